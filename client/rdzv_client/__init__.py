@@ -1,0 +1,1 @@
+"""The rdzv client library."""

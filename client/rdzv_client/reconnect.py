@@ -1,0 +1,82 @@
+"""The time between two connections: when to try, when to complain, when to give up."""
+
+import random
+
+from rdzv_client import backoff
+
+COMPLAIN_S = 5.0
+"""One line per this time while the server cannot be reached."""
+
+
+class Reconnect:
+    """Plans connection attempts. Pure; times are monotonic seconds.
+
+    Args:
+        now: when the client starts.
+        rng: source of jitter.
+        connect_timeout_s: patience before the first contact.
+        reconnect_timeout_s: patience after a contact was lost.
+    """
+
+    def __init__(
+        self, now: float, rng: random.Random, connect_timeout_s: float, reconnect_timeout_s: float
+    ) -> None:
+        self._rng = rng
+        self._connect_timeout_s = connect_timeout_s
+        self._reconnect_timeout_s = reconnect_timeout_s
+        self._failures = 0
+        self._met = False
+        self.away_since = now
+        self.attempt_at: float | None = now
+        """When the next attempt is due; None while one is under way, or no more."""
+        self.complain_at = now + COMPLAIN_S
+
+    @property
+    def patience_s(self) -> float:
+        """How long the server may be away."""
+        return self._reconnect_timeout_s if self._met else self._connect_timeout_s
+
+    @property
+    def give_up_at(self) -> float:
+        """When patience ends."""
+        return self.away_since + self.patience_s
+
+    @property
+    def attempt_s(self) -> float:
+        """How long the attempt that is due may take."""
+        return backoff.QUICK_CONNECT_S if self._quick else backoff.CONNECT_S
+
+    @property
+    def _quick(self) -> bool:
+        return self._met and self._failures < len(backoff.QUICK_S)
+
+    def met(self) -> None:
+        """The server welcomed us."""
+        self._met = True
+        self._failures = 0
+
+    def broke(self, now: float) -> None:
+        """A connection that was welcomed is gone."""
+        self.away_since, self._failures = now, 0
+        self.complain_at = now + COMPLAIN_S
+        self._plan(now)
+
+    def failed(self, now: float) -> None:
+        """An attempt came to nothing."""
+        self._failures += 1
+        self._plan(now)
+
+    def hold_off(self, now: float, pause_s: float) -> None:
+        """The server asked for a pause; half of it again is jitter."""
+        if self.attempt_at is not None:
+            self.attempt_at = max(self.attempt_at, now + pause_s * self._rng.uniform(1.0, 1.5))
+
+    def complained(self, now: float) -> None:
+        """A line about the absence was written."""
+        self.complain_at = now + COMPLAIN_S
+
+    def _plan(self, now: float) -> None:
+        if self._quick:
+            self.attempt_at = max(now, self.away_since + backoff.QUICK_S[self._failures])
+        else:
+            self.attempt_at = now + backoff.delay_s(max(1, self._failures), self._rng)

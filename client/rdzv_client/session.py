@@ -1,0 +1,365 @@
+"""The client without IO: what to send, what arrived, when to reconnect. Time comes as `now`.
+
+A shell owns the socket and a clock. Its contract: call `connecting` when it starts a connection
+attempt (due at `reconnect.attempt_at`), then `connected` or `disconnected`; pass received bytes to `received`;
+after every call send `data_to_send()`, act on `events()`, close the socket if `wants_disconnect`,
+and call `tick` at `next_deadline()`.
+
+A session outlives its connections. Requests that are not answered yet are sent again under the same
+request id after a reconnect, and the server does each of them once. When the server lost the session
+(or its memory), waiting joins go on in a new session and everything else ends with an error.
+"""
+
+import random
+
+from rdzv_client.heartbeat import Heartbeats
+from rdzv_client.reconnect import Reconnect
+from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
+from rdzv_client.watch import Watch
+from rdzv_proto import codec, limits
+from rdzv_proto.errors import ErrorCode, Retry, info
+from rdzv_proto.framing import PREAMBLE, FrameBuffer, FrameTooLargeError
+from rdzv_proto.messages import (
+    AnyPush,
+    AnyReply,
+    AnyRequest,
+    Done,
+    Error,
+    Finished,
+    Goodbye,
+    Heartbeat,
+    HelloAdmin,
+    HelloNode,
+    HelloWorker,
+    Join,
+    Joined,
+    Leave,
+    Notice,
+    Progress,
+    Resume,
+    ViewChanged,
+    Welcome,
+)
+
+HELLO_S = 5.0
+"""A server that accepts but does not answer a hello within this time is not one, or is stalled."""
+
+ACKNOWLEDGE_EVERY = 256
+"""Answers after which the server is told that it may forget them; its window holds 1,024."""
+
+Hello = HelloNode | HelloWorker | HelloAdmin
+
+
+class Session:
+    """One client's standing with the server.
+
+    Args:
+        hello: how to introduce itself; `attempt` and `resume` are filled in here.
+        rng: source of jitter.
+        now: monotonic seconds.
+        connect_timeout_s: how long to try before the first contact.
+        reconnect_timeout_s: how long to try after a contact was lost.
+        where: the endpoint, for texts.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        rng: random.Random,
+        now: float,
+        *,
+        connect_timeout_s: float = 300.0,
+        reconnect_timeout_s: float = 300.0,
+        where: str = "the server",
+    ) -> None:
+        self._hello, self._rng, self.where = hello, rng, where
+        self.reconnect = Reconnect(now, rng, connect_timeout_s, reconnect_timeout_s)
+        self.watch = Watch()
+        self.state = State.SUSPENDED
+        self.welcome: Welcome | None = None
+        self.last_error = "no attempt yet"
+        self.failure: Error | None = None
+        """Why the session is over."""
+        self.wants_disconnect = False
+        self._pending: dict[int, AnyRequest] = {}
+        self._ids = 0
+        self._out: list[bytes] = []
+        self._events: list[Event] = []
+        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
+        self._attempts = 0
+        self._hello_id = 0
+        self._hello_until: float | None = None
+        self._resume: Resume | None = None
+        self._beats = Heartbeats()
+        self._unacknowledged = 0
+        self._pause_s = 0.0
+
+    # --- what the user of the session does ----------------------------------------------------
+
+    def request(self, message: AnyRequest) -> int:
+        """Send a request, now or as soon as there is a connection; returns its id.
+
+        Raises:
+            ValueError: if the frame would exceed the server's limit.
+        """
+        self._ids += 1
+        frame = codec.encode(self._ids, message)
+        if len(frame) > limits.FRAME_BYTES_MAX:
+            raise ValueError(
+                f"{message.op}: {len(frame)} bytes exceed the limit of {limits.FRAME_BYTES_MAX}"
+            )
+        if self.state is State.OVER:
+            failure = self.failure or Error(code=ErrorCode.CONNECTION_LOST, message="closed")
+            self._events.append(Answered(self._ids, failure))
+            return self._ids
+        self._pending[self._ids] = message
+        if self.state is State.CONNECTED:
+            self._out.append(frame)
+        return self._ids
+
+    def forget(self, request_id: int) -> None:
+        """The caller does not want the answer any more."""
+        self._pending.pop(request_id, None)
+
+    def close(self, reason: str = "closed by this process") -> None:
+        """End the session from this side; no events follow but the answers that fail."""
+        if self.state is not State.OVER:
+            self._over(Error(code=ErrorCode.CONNECTION_LOST, message=reason))
+
+    def data_to_send(self) -> bytes:
+        """Bytes for the socket; each is returned once."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def events(self) -> list[Event]:
+        """What happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def next_deadline(self) -> float | None:
+        """When `tick` is due, in monotonic seconds."""
+        times = [self._hello_until, self._beats.due_at, self._beats.overdue_at]
+        if self.state is State.SUSPENDED:
+            again = self.reconnect
+            times += [again.attempt_at, again.complain_at, again.give_up_at]
+        return min((t for t in times if t is not None), default=None)
+
+    # --- what the shell reports ---------------------------------------------------------------
+
+    def connecting(self) -> None:
+        """A connection attempt starts."""
+        self.reconnect.attempt_at = None
+        self.wants_disconnect = False
+
+    def connected(self, now: float) -> None:
+        """The connection stands: introduce ourselves."""
+        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
+        self._out = [PREAMBLE]
+        self._say_hello(now)
+
+    def disconnected(self, now: float, reason: str) -> None:
+        """The connection is gone, or the attempt failed."""
+        self.last_error = reason
+        self._hello_until = None
+        self._beats.stop()
+        self.wants_disconnect = False
+        self._out.clear()
+        if self.state is State.OVER:
+            return
+        if self.state is State.CONNECTED:
+            self.state = State.SUSPENDED
+            self.reconnect.broke(now)
+            self._events.append(StateChanged(State.SUSPENDED, reason))
+        else:
+            self.reconnect.failed(now)
+        if self._pause_s:
+            self.reconnect.hold_off(now, self._pause_s)
+            self._pause_s = 0.0
+
+    def received(self, now: float, data: bytes) -> None:
+        """Bytes came."""
+        self._frames.feed(data)
+        try:
+            while not self.wants_disconnect and (body := self._frames.pop()) is not None:
+                request_id, message = codec.decode_answer(body)
+                self._message(now, request_id, message)
+        except (FrameTooLargeError, codec.MalformedError) as error:
+            self.last_error = f"{self.where} does not speak the rdzv protocol ({error})"
+            self.wants_disconnect = True
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if self._hello_until is not None and now >= self._hello_until:
+            self._hello_until = None
+            self.last_error = f"no answer to the hello within {HELLO_S:g} s"
+            self.wants_disconnect = True
+        if self.state is State.CONNECTED:
+            self._tick_connected(now)
+        elif self.state is State.SUSPENDED:
+            again = self.reconnect
+            if now >= again.give_up_at:
+                self._give_up(now)
+            elif now >= again.complain_at:
+                again.complained(now)
+                elapsed = now - again.away_since
+                self._events.append(Unreachable(elapsed, again.patience_s, self.last_error))
+
+    # --- inside -------------------------------------------------------------------------------
+
+    @property
+    def lease_s(self) -> float:
+        """In force for this session."""
+        return self.welcome.lease_ms / 1000 if self.welcome is not None else 15.0
+
+    def _tick_connected(self, now: float) -> None:
+        beats = self._beats
+        if beats.overdue_at is not None and now >= beats.overdue_at:
+            self.last_error = f"no answer to a heartbeat for {beats.answer_s:.1f} s"
+            self.wants_disconnect = True
+        elif beats.due_at is not None and now >= beats.due_at:
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        acknowledged = min(self._pending, default=self._ids + 1) - 1
+        self._unacknowledged = 0
+        self._ids += 1
+        self._beats.sent(now, self._ids)
+        self._out.append(codec.encode(self._ids, Heartbeat(acknowledged=acknowledged)))
+
+    def _say_hello(self, now: float) -> None:
+        self._attempts += 1
+        self._ids += 1
+        self._hello_id = self._ids
+        self._hello_until = now + HELLO_S
+        hello = self._hello
+        if not isinstance(hello, HelloAdmin):
+            fields = {f: getattr(hello, f) for f in hello.__struct_fields__}
+            hello = type(hello)(**fields | {"attempt": self._attempts, "resume": self._resume})
+        self._out.append(codec.encode(self._hello_id, hello))
+
+    def _message(self, now: float, request_id: int, message: AnyReply | AnyPush) -> None:
+        match message:
+            case ViewChanged(view=view):
+                self._note(self.watch.take(view))
+            case Progress() | Notice():
+                self._events.append(message)
+            case Goodbye():
+                self._goodbye(message)
+            case _ if request_id == self._hello_id:
+                self._hello_until = None
+                self._hello_answered(now, message)
+            case _ if self._beats.answered(request_id):
+                pass
+            case _ if request_id in self._pending:
+                self._answered(now, request_id, message)
+            case _:
+                pass  # answer to a request that was forgotten, or to an extra heartbeat
+
+    def _answered(self, now: float, request_id: int, reply: AnyReply) -> None:
+        del self._pending[request_id]
+        if isinstance(reply, Joined):
+            self._note(self.watch.joined(reply.fence))
+        self._events.append(Answered(request_id, reply))
+        self._unacknowledged += 1
+        if self._unacknowledged >= ACKNOWLEDGE_EVERY:
+            self._beat(now)
+
+    def _hello_answered(self, now: float, reply: AnyReply) -> None:
+        if isinstance(reply, Welcome):
+            self._welcomed(now, reply)
+            return
+        if not isinstance(reply, Error):
+            self.last_error = f"{self.where} answered a hello with {reply.op}"
+            self.wants_disconnect = True
+            return
+        self.last_error = reply.message
+        if reply.code in (ErrorCode.SESSION_LOST, ErrorCode.UNKNOWN_EPOCH) and self._resume:
+            self._session_gone(reply)
+            self._say_hello(now)
+        elif reply.code == ErrorCode.SUPERSEDED or info(reply.code).retry is Retry.LATER:
+            self.wants_disconnect = True
+        else:
+            self._over(reply)
+
+    def _welcomed(self, now: float, welcome: Welcome) -> None:
+        if welcome.challenge:
+            self._over(
+                Error(
+                    code=ErrorCode.UNAUTHENTICATED,
+                    message=f"{self.where} demands authentication; this client has no token",
+                    action=info(ErrorCode.UNAUTHENTICATED).action,
+                )
+            )
+            return
+        first = self.welcome is None
+        self.welcome = welcome
+        if welcome.session:
+            self._resume = Resume(welcome.epoch, welcome.session, welcome.token)
+            self._beats.start(now, self.lease_s, self._rng)
+        self.state = State.CONNECTED
+        away_s = 0.0 if first else now - self.reconnect.away_since
+        self.reconnect.met()
+        self._events.append(StateChanged(State.CONNECTED, welcome.server, away_s))
+        if welcome.view is not None and not first:
+            self._note(self.watch.catch_up(welcome.view))
+        for request_id, message in self._pending.items():
+            self._out.append(codec.encode(request_id, message))
+
+    def _session_gone(self, why: Error) -> None:
+        """The server knows this session no more: joins go on, everything else has ended."""
+        restarted = why.code == ErrorCode.UNKNOWN_EPOCH
+        self._resume = None
+        self._unacknowledged = 0
+        kind = "server_restarted" if restarted else "session_lost"
+        self._note(self.watch.end(kind, why.message))
+        for request_id, message in list(self._pending.items()):
+            match message:
+                case Join():
+                    pass
+                case Leave() | Finished():
+                    self._settle(request_id, Done())
+                case _:
+                    self._settle(request_id, why)
+
+    def _note(self, changed: bool) -> None:
+        if changed:
+            self._events.append(self.watch.view)
+
+    def _settle(self, request_id: int, reply: AnyReply) -> None:
+        del self._pending[request_id]
+        self._events.append(Answered(request_id, reply))
+
+    def _goodbye(self, goodbye: Goodbye) -> None:
+        self.last_error = goodbye.message
+        self._pause_s = goodbye.retry_after_ms / 1000
+        self.wants_disconnect = True
+        row = info(goodbye.code)
+        if row.retry is Retry.NO and row.code is not ErrorCode.SUPERSEDED:
+            self._over(Error(code=goodbye.code, message=goodbye.message, action=row.action))
+
+    def _give_up(self, now: float) -> None:
+        elapsed = now - self.reconnect.away_since
+        contact = "cannot reach" if self.welcome is None else "lost contact with"
+        self._over(
+            Error(
+                code=ErrorCode.CONNECTION_LOST,
+                message=(
+                    f"{contact} rdzv-server at {self.where} for {elapsed:.1f} s (limit "
+                    f"{self.reconnect.patience_s:g} s); last error: {self.last_error}"
+                ),
+                action=info(ErrorCode.CONNECTION_LOST).action,
+            )
+        )
+
+    def _over(self, why: Error) -> None:
+        self.state, self.failure = State.OVER, why
+        self.wants_disconnect = True
+        self.reconnect.attempt_at = self._hello_until = None
+        self._beats.stop()
+        self._out.clear()
+        kind = "fenced" if why.code == ErrorCode.FENCED else "disconnected"
+        self._note(self.watch.end(kind, why.message))
+        for request_id in list(self._pending):
+            self._settle(request_id, why)
+        self._events.append(StateChanged(State.OVER, why.message))

@@ -1,0 +1,120 @@
+"""Messages to frames and back, typed and bounded.
+
+A body is the msgpack array `[version, request_id, op, payload]`. It is decoded in two steps: the
+envelope first, with the payload left as bytes, then the payload with the type that `op` names. So a
+bad payload still has an addressee for its error. Whatever the bytes are, decoding gives a message
+or `MalformedError`, and nothing else.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from rdzv_proto import PROTOCOL_VERSION
+from rdzv_proto.framing import LENGTH_BYTES
+from rdzv_proto.messages import (
+    PUSHES,
+    REPLIES,
+    REQUESTS,
+    AnyPush,
+    AnyReply,
+    AnyRequest,
+    Message,
+)
+
+M = TypeVar("M", bound=Message)
+
+# RecursionError: deep nesting inside a skipped field. MemoryError: a length that lies.
+_BAD_INPUT = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, MemoryError)
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """A frame body whose payload has not been looked at."""
+
+    version: int
+    request_id: int
+    op: str
+    payload: msgspec.Raw
+
+
+class _Outgoing(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    request_id: int
+    op: str
+    payload: Message
+
+
+class MalformedError(Exception):
+    """The bytes are no message.
+
+    Attributes:
+        request_id: whose answer the error is; 0 where the envelope itself is broken.
+        op_known: False if the only fault is an operation this side does not know.
+    """
+
+    def __init__(self, message: str, request_id: int = 0, *, op_known: bool = True) -> None:
+        super().__init__(message)
+        self.request_id = request_id
+        self.op_known = op_known
+
+
+_encoder = msgspec.msgpack.Encoder()
+_envelopes = msgspec.msgpack.Decoder(Envelope)
+_Decoders = dict[str, msgspec.msgpack.Decoder[M]]
+_requests: _Decoders[AnyRequest] = {op: msgspec.msgpack.Decoder(t) for op, t in REQUESTS.items()}
+_answers: _Decoders[AnyReply | AnyPush] = {
+    op: msgspec.msgpack.Decoder(t) for op, t in (REPLIES | PUSHES).items()
+}
+
+
+def encode(request_id: int, message: Message) -> bytes:
+    """A whole frame, length prefix included. Pushes have request id 0."""
+    frame = bytearray(LENGTH_BYTES)
+    _encoder.encode_into(
+        _Outgoing(PROTOCOL_VERSION, request_id, message.op, message), frame, LENGTH_BYTES
+    )
+    frame[:LENGTH_BYTES] = (len(frame) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big")
+    return bytes(frame)
+
+
+def decode_request(body: bytes) -> tuple[int, AnyRequest]:
+    """Decode a frame body on the server's side.
+
+    Returns:
+        Request id (above 0) and message.
+
+    Raises:
+        MalformedError: for any bytes that are not a request of a known operation.
+    """
+    request_id, message = _decode(body, _requests)
+    if request_id <= 0:
+        raise MalformedError(f"request id {request_id} is not above 0")
+    return request_id, message
+
+
+def decode_answer(body: bytes) -> tuple[int, AnyReply | AnyPush]:
+    """Decode a frame body on the client's side: request id (0 for a push) and message.
+
+    Raises:
+        MalformedError: for any bytes that are not a reply or push of a known operation.
+    """
+    return _decode(body, _answers)
+
+
+def _decode(body: bytes, decoders: "_Decoders[M]") -> tuple[int, M]:
+    try:
+        envelope = _envelopes.decode(body)
+    except _BAD_INPUT as error:
+        raise MalformedError(f"not a frame of this protocol: {error}") from None
+    request_id = envelope.request_id
+    decoder = decoders.get(envelope.op)
+    if decoder is None:
+        raise MalformedError(
+            f"unknown operation {envelope.op[:32]!r} (protocol version {PROTOCOL_VERSION})",
+            request_id,
+            op_known=False,
+        )
+    try:
+        return request_id, decoder.decode(envelope.payload)
+    except _BAD_INPUT as error:
+        raise MalformedError(f"bad {envelope.op}: {error}", request_id) from None

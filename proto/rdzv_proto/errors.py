@@ -1,0 +1,288 @@
+"""The error table. A code on the wire, what it means, and what the one who gets it should do.
+
+`definite` says whether the operation certainly did *not* happen; only then may a caller repeat it
+under a new request id. Exception classes in `rdzv_client.errors` and the table in
+`proto/PROTOCOL.md` come from here. Codes are never reused; 9, 10 and 16 are kept for barriers.
+"""
+
+import enum
+from typing import NamedTuple
+
+
+class Retry(enum.Enum):
+    """What the caller may do after an error."""
+
+    NO = "no"
+    """Final: the same request can never succeed."""
+    SAME = "same"
+    """Send the same request again, under the same request id."""
+    LATER = "later"
+    """Try again after a pause."""
+    REJOIN = "rejoin"
+    """The generation or the session is over; join again."""
+
+
+class ErrorCode(enum.IntEnum):
+    """Numbers of the errors on the wire. See `ERRORS` for what each one means."""
+
+    MALFORMED = 1
+    UNSUPPORTED = 2
+    UNKNOWN_RUN = 3
+    SESSION_LOST = 4
+    STALE_GENERATION = 5
+    FENCED = 6
+    RUN_CLOSED = 7
+    JOIN_TIMEOUT = 8
+    LIMIT_EXCEEDED = 11
+    SHUTTING_DOWN = 12
+    INTERNAL = 13
+    UNAUTHENTICATED = 14
+    UNKNOWN_EPOCH = 15
+    POLICY_MISMATCH = 17
+    DUPLICATE_RANK = 18
+    RUN_FINISHED = 19
+    RUN_FAILED = 20
+    WAIT_TIMEOUT = 21
+    NOT_A_MEMBER = 22
+    SUPERSEDED = 23
+    FRAME_TOO_LARGE = 24
+    NOT_A_NUMBER = 25
+    CONNECTION_LOST = 101
+    REQUEST_TIMEOUT = 102
+
+
+class ErrorInfo(NamedTuple):
+    """One row of the table."""
+
+    code: ErrorCode
+    definite: bool
+    """The operation certainly did not happen."""
+    retry: Retry
+    meaning: str
+    """When it occurs, in one sentence."""
+    action: str
+    """What the one who reads it should do."""
+    torch: str
+    """The exception of `torch.distributed.elastic.rendezvous` that torchrun users see."""
+
+    @property
+    def label(self) -> str:
+        """`RDZV-E008`: what error texts end with, so that it can be searched for."""
+        return f"RDZV-E{self.code.value:03d}"
+
+
+_STATE, _CONNECTION = "RendezvousStateError", "RendezvousConnectionError"
+_CLOSED, _TIMEOUT = "RendezvousClosedError", "RendezvousTimeoutError"
+_C = ErrorCode
+
+ERRORS: dict[ErrorCode, ErrorInfo] = {
+    row.code: row
+    for row in (
+        ErrorInfo(
+            _C.MALFORMED,
+            True,
+            Retry.NO,
+            "The bytes are no message of this protocol, or a field is out of its range.",
+            "Report it: a client library never sends such a request.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.UNSUPPORTED,
+            True,
+            Retry.NO,
+            "The protocol version or the operation is not known to the server.",
+            "Upgrade the older side; both versions are in the message.",
+            _CONNECTION,
+        ),
+        ErrorInfo(
+            _C.UNKNOWN_RUN,
+            True,
+            Retry.NO,
+            "No run of that name is known: it never began, or it ended and was forgotten.",
+            "Check the run id against `rdzv status`.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.SESSION_LOST,
+            True,
+            Retry.REJOIN,
+            "The session is over: the node was silent for its whole lease, or its connection was "
+            "gone for longer than the reconnect grace.",
+            "Join again; the client library does so by itself.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.STALE_GENERATION,
+            True,
+            Retry.REJOIN,
+            "The request names a generation that is not the live one.",
+            "Join again and use the new generation.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.FENCED,
+            True,
+            Retry.NO,
+            "A newer process took over this node id; this one may never act for it again.",
+            "Stop this process, or give the two processes different node ids.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.RUN_CLOSED,
+            True,
+            Retry.NO,
+            "The run was closed on purpose and refuses joins for its keep time.",
+            "Use another run id, or wait until the keep time is over.",
+            _CLOSED,
+        ),
+        ErrorInfo(
+            _C.JOIN_TIMEOUT,
+            True,
+            Retry.LATER,
+            "Too few nodes joined within `join_timeout`.",
+            "Start the missing nodes, raise join_timeout, or allow fewer nodes.",
+            _TIMEOUT,
+        ),
+        ErrorInfo(
+            _C.LIMIT_EXCEEDED,
+            True,
+            Retry.NO,
+            "A limit of the server would be passed (runs, members, keys, bytes, parked requests).",
+            "Ask for less; the limit and its value are in the message.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.SHUTTING_DOWN,
+            True,
+            Retry.LATER,
+            "The server is shutting down and takes no new requests.",
+            "Reconnect after the time given; the client library does so by itself.",
+            _CONNECTION,
+        ),
+        ErrorInfo(
+            _C.INTERNAL,
+            False,
+            Retry.SAME,
+            "A fault of the server.",
+            "Report it with the server's log.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.UNAUTHENTICATED,
+            True,
+            Retry.NO,
+            "The session token or the worker token is wrong, or the server demands "
+            "authentication that this client cannot give.",
+            "Check the token.",
+            _CONNECTION,
+        ),
+        ErrorInfo(
+            _C.UNKNOWN_EPOCH,
+            True,
+            Retry.REJOIN,
+            "The server restarted without its memory: every session and generation of before "
+            "is over.",
+            "Join again; the client library does so by itself.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.POLICY_MISMATCH,
+            True,
+            Retry.NO,
+            "The join disagrees with what the run's first node fixed (min, max, node unit, worker "
+            "store; for run `none` also the owner).",
+            "Start all nodes of a run with the same --nnodes and --rdzv-conf.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.DUPLICATE_RANK,
+            True,
+            Retry.NO,
+            "Another living node of the run gave the same rank hint.",
+            "Give each node its own --rdzv-conf=rank=K, or none at all.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.RUN_FINISHED,
+            True,
+            Retry.NO,
+            "The run ended in success while this node was waiting as a standby.",
+            "Nothing: the job is done.",
+            _CLOSED,
+        ),
+        ErrorInfo(
+            _C.RUN_FAILED,
+            True,
+            Retry.NO,
+            "Nodes that cannot come back (failed or finished) leave fewer than the minimum.",
+            "Look at the node that is named; restart the job when it is mended.",
+            _CLOSED,
+        ),
+        ErrorInfo(
+            _C.WAIT_TIMEOUT,
+            True,
+            Retry.LATER,
+            "A key did not appear in time.",
+            "Look at the node that should have set it; the missing keys are named.",
+            _TIMEOUT,
+        ),
+        ErrorInfo(
+            _C.NOT_A_MEMBER,
+            True,
+            Retry.NO,
+            "The operation is for members of a run (or of the generation), and this session is "
+            "none.",
+            "Join first.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.SUPERSEDED,
+            True,
+            Retry.NO,
+            "A newer connection or a newer request of the same process took this one's place.",
+            "Nothing: the newer one goes on.",
+            _CONNECTION,
+        ),
+        ErrorInfo(
+            _C.FRAME_TOO_LARGE,
+            True,
+            Retry.NO,
+            "A frame is longer than the limit; the connection is closed without reading it.",
+            "Send smaller values; the limit is in the message.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.NOT_A_NUMBER,
+            True,
+            Retry.NO,
+            "`kv_add` on a value that is no decimal number of 64 bits.",
+            "Use another key for the counter.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.CONNECTION_LOST,
+            False,
+            Retry.SAME,
+            "Client side: the server could not be reached for `connect_timeout` or "
+            "`reconnect_timeout`.",
+            "Check that rdzv-server runs at the endpoint and can be reached from here.",
+            _CONNECTION,
+        ),
+        ErrorInfo(
+            _C.REQUEST_TIMEOUT,
+            False,
+            Retry.SAME,
+            "Client side: no answer came in time.",
+            "Check the server's load and log.",
+            _TIMEOUT,
+        ),
+    )
+}
+
+
+def info(code: int) -> ErrorInfo:
+    """The row for a code from the wire; an unknown one (a newer peer's) reads as `INTERNAL`."""
+    try:
+        return ERRORS[ErrorCode(code)]
+    except (ValueError, KeyError):
+        return ERRORS[ErrorCode.INTERNAL]

@@ -1,0 +1,61 @@
+"""Every bound on the wire, each with its reason. Units are last in each name."""
+
+NAME_CHARS_MAX = 128
+"""Run, node and host names. Long enough for a pod name (63) with a domain; short in a log line."""
+
+TEXT_CHARS_MAX = 1024
+"""Free text in a message (reasons, error texts). One screen paragraph."""
+
+KEY_CHARS_MAX = 1024
+"""A KV key. torch's own keys are below 100 characters."""
+
+VALUE_BYTES_MAX = 1 << 20
+"""A KV value. Rendezvous values are addresses and small tables; checkpoints do not belong here."""
+
+KEYS_PER_REQUEST_MAX = 16_384
+"""Keys in one multi-get, multi-set or wait: torch asks for one key per node in its rank exchange."""
+
+EXPECTED_NODES_MAX = 4_096
+"""Names in `expected_nodes`; with names of 14 characters this fills one control frame."""
+
+MEMBERS_PER_PAGE_MAX = 256
+"""Rows in one page of the member table: 256 rows of about 400 bytes stay below 128 KiB."""
+
+RUNS_PER_PAGE_MAX = 256
+"""Rows in one page of the run list, for the same reason."""
+
+FRAME_BYTES_MAX_HELLO = 4_096
+"""Before the hello is accepted nobody has a name yet, so nobody gets more than a hello needs."""
+
+FRAME_BYTES_MAX_CONTROL = 64 * 1024
+"""Requests without values. The largest honest one is a join with `expected_nodes`."""
+
+FRAME_BYTES_MAX = VALUE_BYTES_MAX + 64 * 1024
+"""Requests that carry values: one value of the largest size plus its key and envelope."""
+
+FRAME_BYTES_MAX_CLIENT = 16 * 1024 * 1024
+"""What a client accepts from its server: a multi-get for every node of a large world."""
+
+REPLIES_RECORDED_MAX = 1_024
+"""Unacknowledged recorded replies of one session. A client has far fewer requests in flight."""
+
+PARKED_PER_SESSION_MAX = 1_024
+"""Requests of one session that may wait at the same time (joins, KV waits)."""
+
+KV_KEYS_PER_RUN_MAX = 100_000
+"""Keys of one run: ten for each node of the largest world."""
+
+KV_BYTES_PER_RUN_MAX = 64 * 1024 * 1024
+"""Keys and values of one run together. One run must not use up the server's memory."""
+
+MEMBERS_PER_RUN_MAX = 10_000
+"""Nodes of one run, standbys included: the largest world that was measured (9,900)."""
+
+RUNS_MAX = 1_000
+"""Runs that one server keeps at a time."""
+
+DURATION_MS_MAX = 10 * 365 * 24 * 3600 * 1000
+"""Ten years. Longer than any job, and small enough that sums of durations stay exact."""
+
+GENERATION_MAX = (1 << 63) - 1
+"""Generation and epoch numbers are signed 64-bit, so that any client language can hold them."""

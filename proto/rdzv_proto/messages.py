@@ -1,0 +1,565 @@
+"""The table of messages: every request, reply and push of the protocol, and nothing else.
+
+Codec, reference page, golden frames and exhaustive matches all come from these classes. The rules
+of the file: fields are never removed, renamed or given another meaning; a new field has a default,
+and defaults are not sent, so that the frames of older versions stay the same byte for byte. Unknown
+fields are ignored by both sides. Durations are integer milliseconds, never floats (a float can be
+NaN) and never wall-clock times (clocks jump).
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from rdzv_proto import limits
+
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+"""Names and texts hold no control characters: they end up in logs and on terminals."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=limits.NAME_CHARS_MAX, pattern=PRINTABLE)]
+OptionalName = Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX, pattern=PRINTABLE)]
+Text = Annotated[str, Meta(max_length=limits.TEXT_CHARS_MAX, pattern=PRINTABLE)]
+Key = Annotated[str, Meta(min_length=1, max_length=limits.KEY_CHARS_MAX)]
+Keys = Annotated[list[Key], Meta(min_length=1, max_length=limits.KEYS_PER_REQUEST_MAX)]
+Value = Annotated[bytes, Meta(max_length=limits.VALUE_BYTES_MAX)]
+Ms = Annotated[int, Meta(ge=0, le=limits.DURATION_MS_MAX)]
+Count = Annotated[int, Meta(ge=0, le=limits.GENERATION_MAX)]
+Nodes = Annotated[int, Meta(ge=1, le=limits.MEMBERS_PER_RUN_MAX)]
+Incarnation = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Token = Annotated[bytes, Meta(min_length=16, max_length=64)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+# --- parts ------------------------------------------------------------------------------------
+
+
+class Fence(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Names one generation for ever: `[epoch, generation]`. Later ones compare greater."""
+
+    epoch: Count
+    """Grows at each server start that could not resume its state."""
+    generation: Count
+    """Grows with each generation of the run."""
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.generation}"
+
+
+class Address(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a node can be reached by the others."""
+
+    host: OptionalName = ""
+    """IP literal or name; empty if the node advertises none."""
+    port: Port = 0
+    explicit: bool = False
+    """The user named this host (`--local-addr`): it is passed on as it is."""
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """Proof that a new connection belongs to an older session."""
+
+    epoch: Count
+    session: Count
+    token: Token
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the nodes of a run must agree on. The first join fixes it."""
+
+    min_nodes: Nodes
+    max_nodes: Nodes
+    node_unit: Nodes = 1
+    """World sizes are multiples of this."""
+    worker_store: OptionalName = "rank0"
+    """Who serves the workers' store. The only value of protocol version 1 so far is `rank0`."""
+    owner: Text = ""
+    """User and launcher digest; compared for the run named `none` only."""
+    join_timeout_ms: Ms = 600_000
+    """How long a join waits for `min_nodes`, counted from that join. 0 = give up at once."""
+    last_call_timeout_ms: Ms = 30_000
+    """How long late nodes are waited for once `min_nodes` are there. 0 = not at all."""
+    below_min: Literal["stop", "wait"] = "stop"
+    """After an orderly failure that leaves fewer than `min_nodes`: tell the rest to stop, or wait."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a generation ended. The first reason counts; there is only ever one."""
+
+    kind: OptionalName
+    """`lost`, `failed`, `drained`, `rejoined`, `replaced`, `scale_up`, `closed`, `finished`,
+    and on the client side `server_restarted`, `session_lost`, `fenced`, `disconnected`."""
+    reason: Text
+    """One sentence: who, why, when."""
+    node_id: OptionalName = ""
+    exit_code: int | None = None
+    """Exit code of the worker that failed, where it is known."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a participant (or its worker) must know about its generation. Always the whole state,
+    so that a lost push is made good by the next one."""
+
+    fence: Fence | None = None
+    """The generation this session is or was a participant of; none before its first."""
+    waiting: Count = 0
+    """Nodes that could be admitted if the participants rejoined now; positive after an end."""
+    ended: Ended | None = None
+
+
+class MemberStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row of a run's member table."""
+
+    node_id: Name
+    name: Name
+    state: OptionalName
+    """`joining`, `participant`, `standby`, `idle` (has not rejoined yet), `finished`, `suspect`."""
+    group_rank: int | None = None
+    incarnation_age_ms: Ms = 0
+    """Since the server first saw this process."""
+    heard_ms_ago: Ms = 0
+    address: Address = Address()
+    peer: OptionalName = ""
+    """Address of the node's connection as the server sees it."""
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row of the list of runs."""
+
+    run: Name
+    phase: OptionalName
+    """`forming`, `last_call`, `live`, `closed` or `ended`."""
+    phase_age_ms: Ms = 0
+    fence: Fence | None = None
+    """The live generation, or the last one."""
+    policy: Policy | None = None
+    members: Count = 0
+    participants: Count = 0
+    standbys: Count = 0
+    finished: Count = 0
+    waiting_for: list[OptionalName] = []
+    """Names of nodes that are missing, as far as they are known (at most 8)."""
+    reason: Text = ""
+    """The quorum decision's reason, or how the run ended."""
+    ended: Ended | None = None
+    """How the last generation ended, once one has."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of everything that has an `op`."""
+
+    op: ClassVar[str]
+
+
+class Request(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Client to server. Carries a request id above 0, unique within its session."""
+
+    answer: ClassVar[str]
+    """`op` of the reply in the good case; otherwise `error` answers."""
+    recorded: ClassVar[bool] = False
+    """The server keeps the reply until it is acknowledged: a repeated request is not done twice."""
+    carries_values: ClassVar[bool] = False
+    """May exceed the size limit of control frames."""
+
+
+class Reply(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Server to client, with the id of the request it answers."""
+
+
+class Push(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Server to client, unasked, with request id 0."""
+
+
+# --- opening a session ------------------------------------------------------------------------
+
+
+class HelloNode(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """First frame of a launcher or agent. Opens a session, or resumes one."""
+
+    op = "hello_node"
+    answer = "welcome"
+    run: Name
+    node_id: Name
+    """Unique within the run. The same id with another incarnation takes the older process's place."""
+    name: Name
+    """What people call the node (its host name); ranks of the first world follow its natural order."""
+    incarnation: Incarnation
+    """Random, picked once by each process."""
+    attempt: Count = 0
+    """Counts this process's connections, so that a late one cannot displace a newer one."""
+    lease_ms: Ms = 15_000
+    """How long this node may be silent before it counts as lost. The server may change it."""
+    resume: Resume | None = None
+    client: OptionalName = ""
+    """Software name and version, for status and logs."""
+
+
+class HelloWorker(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """First frame of a training process: attaches to its agent's node and generation."""
+
+    op = "hello_worker"
+    answer = "welcome"
+    run: Name
+    node_id: Name
+    fence: Fence
+    rank: Count
+    """Global rank of the worker."""
+    worker_token: Token
+    """From the agent's `joined`."""
+    incarnation: Incarnation
+    attempt: Count = 0
+    lease_ms: Ms = 15_000
+    resume: Resume | None = None
+    client: OptionalName = ""
+
+
+class HelloAdmin(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """First frame of a tool that looks at the server and belongs to no run."""
+
+    op = "hello_admin"
+    answer = "welcome"
+    client: OptionalName = ""
+
+
+class Welcome(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """The session is open."""
+
+    op = "welcome"
+    server: OptionalName
+    """Software name and version."""
+    instance: OptionalName
+    """Random, picked at server start; tells two servers at one address apart."""
+    epoch: Count
+    session: Count = 0
+    """0 for an admin, who has no session to resume."""
+    token: bytes = b""
+    """Secret; proves the session in a later `resume`."""
+    resumed: bool = False
+    lease_ms: Ms = 0
+    """In force for this session. Heartbeats are due every third of it."""
+    challenge: bytes = b""
+    """Empty: nothing more is asked. Otherwise the session opens only after an authentication that
+    this protocol version does not define yet."""
+    observed_host: OptionalName = ""
+    """The client's own address as the server sees it."""
+    view: View | None = None
+
+
+class Heartbeat(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """I am alive. Any other request renews the lease as well."""
+
+    op = "heartbeat"
+    answer = "alive"
+    acknowledged: Count = 0
+    """Replies to all request ids up to this one have arrived: the server may forget them."""
+
+
+class Alive(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """The heartbeat was heard."""
+
+    op = "alive"
+
+
+# --- membership -------------------------------------------------------------------------------
+
+
+class Join(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Take part in the run's next generation. Answered when one has formed with this node in it."""
+
+    op = "join"
+    answer = "joined"
+    recorded = True
+    policy: Policy
+    last: Fence | None = None
+    """The last generation the caller was in. Older than the live one: it is told the live one
+    again. Equal: it ends the live one. None: it never was in any."""
+    rank_hint: Count | None = None
+    """Wished order among the nodes (`--rdzv-conf=rank=K`)."""
+    address: Address = Address()
+    """What the others are told when this node gets group rank 0 (MASTER_ADDR and MASTER_PORT)."""
+    expected_nodes: Annotated[list[Name], Meta(max_length=limits.EXPECTED_NODES_MAX)] = []
+    """Names or node ids: the first last call ends early when all of them are in."""
+
+
+class Joined(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """A generation has formed and this session is in it."""
+
+    op = "joined"
+    fence: Fence
+    group_rank: Count
+    world_size: Nodes
+    """Number of participants (nodes, not workers)."""
+    digest: bytes
+    """Of the member table, so that two members can compare what they were told."""
+    reason: Text
+    """The quorum decision in one sentence."""
+    master: Address = Address()
+    """Address of group rank 0."""
+    master_reason: Text = ""
+    """Why this address was chosen."""
+    worker_token: bytes = b""
+    """Lets this node's training processes attach to this generation."""
+
+
+class Finished(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """This node's work is done: from now on its departure is no loss."""
+
+    op = "finished"
+    answer = "done"
+    recorded = True
+    fence: Fence
+
+
+class Leave(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Leave the run in an orderly way."""
+
+    op = "leave"
+    answer = "done"
+    recorded = True
+    kind: Literal["finished", "failed", "drained"]
+    """`failed` may stop the others (see `Policy.below_min`); `drained` makes them go on without."""
+    detail: Text = ""
+    exit_code: int | None = None
+
+
+class CloseRun(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """End the run for everybody. It refuses joins for its keep time."""
+
+    op = "close_run"
+    answer = "done"
+    recorded = True
+    run: Name
+    detail: Text = ""
+
+
+class Done(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """It is done."""
+
+    op = "done"
+
+
+# --- KV of a generation -----------------------------------------------------------------------
+
+
+class KvSet(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Set a key."""
+
+    op = "kv_set"
+    answer = "done"
+    recorded = True
+    carries_values = True
+    fence: Fence
+    key: Key
+    value: Value
+
+
+class KvGet(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Get a key; waits until it is there."""
+
+    op = "kv_get"
+    answer = "kv_value"
+    fence: Fence
+    key: Key
+    timeout_ms: Ms = 0
+    """0 = do not wait."""
+
+
+class KvWait(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Wait until all keys are there."""
+
+    op = "kv_wait"
+    answer = "done"
+    carries_values = True
+    fence: Fence
+    keys: Keys
+    timeout_ms: Ms = 0
+
+
+class KvAdd(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Add to a decimal counter; a missing key counts as 0. Done once, however often it is sent."""
+
+    op = "kv_add"
+    answer = "kv_number"
+    recorded = True
+    fence: Fence
+    key: Key
+    delta: int
+
+
+class KvMultiGet(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Get several keys; waits until all are there."""
+
+    op = "kv_multi_get"
+    answer = "kv_values"
+    carries_values = True
+    fence: Fence
+    keys: Keys
+    timeout_ms: Ms = 0
+
+
+class KvMultiSet(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Set several keys in one step. `keys` and `values` are of equal length."""
+
+    op = "kv_multi_set"
+    answer = "done"
+    recorded = True
+    carries_values = True
+    fence: Fence
+    keys: Keys
+    values: Annotated[list[Value], Meta(max_length=limits.KEYS_PER_REQUEST_MAX)]
+
+
+class KvValue(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """The value of one key."""
+
+    op = "kv_value"
+    value: bytes
+
+
+class KvValues(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """The values, in the order of the keys asked for."""
+
+    op = "kv_values"
+    values: list[bytes]
+
+
+class KvNumber(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """The counter after the addition."""
+
+    op = "kv_number"
+    value: int
+
+
+# --- looking at the server --------------------------------------------------------------------
+
+
+class Status(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """How the server is."""
+
+    op = "status"
+    answer = "server_status"
+
+
+class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """How the server is."""
+
+    op = "server_status"
+    server: OptionalName
+    protocol: Count
+    instance: OptionalName
+    epoch: Count
+    state: OptionalName
+    """Where state is kept: `memory`."""
+    uptime_ms: Ms = 0
+    stalls: Count = 0
+    """Times the server itself did not run, none of which was charged to a session."""
+    stalled_ms: Ms = 0
+    connections: Count = 0
+    sessions: Count = 0
+    runs: Count = 0
+
+
+class ListRuns(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of the runs, in order of their names."""
+
+    op = "list_runs"
+    answer = "runs"
+    after: OptionalName = ""
+    """Only names behind this one."""
+    only: OptionalName = ""
+    """Only this run."""
+
+
+class Runs(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of the runs."""
+
+    op = "runs"
+    runs: list[RunStatus] = []
+    more: bool = False
+
+
+class Members(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of a run's member table: participants in rank order, then the others."""
+
+    op = "members"
+    answer = "member_page"
+    run: Name
+    offset: Count = 0
+
+
+class MemberPage(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of a run's member table."""
+
+    op = "member_page"
+    fence: Fence | None = None
+    """The live generation that `group_rank` belongs to."""
+    members: list[MemberStatus] = []
+    total: Count = 0
+
+
+# --- errors and pushes ------------------------------------------------------------------------
+
+
+class Error(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """The request was refused; see the table of errors for its code."""
+
+    op = "error"
+    code: int
+    message: str
+    """What happened, to whom, where, since when."""
+    action: str = ""
+    """What to do about it."""
+    retry_after_ms: Ms = 0
+
+
+class ViewChanged(Push, frozen=True, kw_only=True, omit_defaults=True):
+    """The session's view, each time it changes."""
+
+    op = "view"
+    view: View
+
+
+class Progress(Push, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the forming of the run is, to everyone whose join waits; at most once a second."""
+
+    op = "progress"
+    joined: Count
+    min_nodes: Nodes
+    max_nodes: Nodes
+    left_ms: Ms | None = None
+    """Until the wait ends one way or the other; none for a standby, who waits without limit."""
+    waiting_for: list[OptionalName] = []
+    """Names of missing nodes as far as they are known (at most 8)."""
+    reason: Text = ""
+    standby: bool = False
+
+
+class Notice(Push, frozen=True, kw_only=True, omit_defaults=True):
+    """A warning for the log of the client."""
+
+    op = "notice"
+    message: Text
+
+
+class Goodbye(Push, frozen=True, kw_only=True, omit_defaults=True):
+    """Why the server closes this connection; the last frame on it."""
+
+    op = "goodbye"
+    code: int
+    message: str
+    retry_after_ms: Ms = 0
+
+
+AnyRequest = (
+    HelloNode | HelloWorker | HelloAdmin | Heartbeat | Join | Finished | Leave | CloseRun
+    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | Status | ListRuns | Members
+)  # fmt: skip
+AnyReply = (
+    Welcome | Alive | Joined | Done | KvValue | KvValues | KvNumber | ServerStatus | Runs
+    | MemberPage | Error
+)  # fmt: skip
+AnyPush = ViewChanged | Progress | Notice | Goodbye
+
+REQUESTS: dict[str, type[AnyRequest]] = {t.op: t for t in AnyRequest.__args__}
+REPLIES: dict[str, type[AnyReply]] = {t.op: t for t in AnyReply.__args__}
+PUSHES: dict[str, type[AnyPush]] = {t.op: t for t in AnyPush.__args__}

@@ -1,0 +1,310 @@
+"""The way into the core: one event or tick in, a list of effects out.
+
+Called from one place, never re-entered, never waiting. Who may send what is a table: an operation
+that is not in it for a role is refused. The rules themselves are in `sessions`, `membership`,
+`forming`, `generations` and `keys`.
+"""
+
+from collections import OrderedDict
+
+from rdzv_proto import limits
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import (
+    Alive,
+    AnyReply,
+    AnyRequest,
+    CloseRun,
+    Finished,
+    Goodbye,
+    Heartbeat,
+    HelloAdmin,
+    HelloNode,
+    HelloWorker,
+    Join,
+    Joined,
+    KvAdd,
+    KvGet,
+    KvMultiGet,
+    KvMultiSet,
+    KvSet,
+    KvWait,
+    Leave,
+    ListRuns,
+    Members,
+    Status,
+)
+from rdzv_server.core import forming, keys, membership, sessions, status
+from rdzv_server.core.events import Broadcast, Effect, Event, Lost, Opened, Received, Send
+from rdzv_server.core.model import Connection, Role, Session
+from rdzv_server.core.refusal import Refused
+from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.core.tables import Tables
+
+SOCKET_POLL_S = 0.001
+"""Between the two phases of an expiry: long enough for one more poll of all ready sockets."""
+
+OfSession = (
+    Heartbeat | Members | CloseRun | Join | Finished | Leave
+    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet
+)  # fmt: skip
+"""Operations of nodes and workers."""
+
+_HELLOS = (HelloNode, HelloWorker, HelloAdmin)
+_LOOKING = (Status, ListRuns, Members)
+_KEYS = (KvSet, KvGet, KvWait, KvAdd, KvMultiGet, KvMultiSet)
+
+ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
+    None: _HELLOS,
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *_KEYS),
+    Role.WORKER: (Heartbeat, Members, *_KEYS),
+    Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
+}
+"""Operations by role; None is a connection before its hello. Everything else is refused."""
+
+
+class Coordinator:
+    """One server's state machine.
+
+    Args:
+        settings: what the operator set.
+        identity: what makes this start of the server unlike any other.
+    """
+
+    def __init__(self, settings: Settings, identity: Identity) -> None:
+        self.tables = Tables(settings, identity)
+
+    def handle(self, now: float, event: Event) -> list[Effect]:
+        """Take one event.
+
+        Args:
+            now: monotonic seconds.
+
+        Returns:
+            Effects, to be executed in this order.
+        """
+        self._enter(now)
+        match event:
+            case Opened():
+                self._opened(event)
+            case Received():
+                self._received(event)
+            case Lost():
+                connection = self.tables.connections.get(event.conn)
+                if connection is not None:
+                    sessions.connection_lost(self.tables, connection, event.reason)
+        return self._leave()
+
+    def tick(self, now: float) -> list[Effect]:
+        """Do what is due. Called at least once per `TICK_S`, and at `next_deadline`."""
+        self._enter(now)
+        for kind, name, number in list(self.tables.deadlines.pop_due(self.tables.t)):
+            self._due(kind, name, number)
+        return self._leave()
+
+    def next_deadline(self) -> float | None:
+        """When `tick` should be called next, in monotonic seconds; None if nothing is pending."""
+        due = self.tables.deadlines.next()
+        if due is None:
+            return None
+        return self.tables.clock.monotonic(max(due, self.tables.t + SOCKET_POLL_S))
+
+    def shut_down(self, now: float, retry_after_ms: int) -> list[Effect]:
+        """Tell everyone that the server is going away; refuse what still comes."""
+        self._enter(now)
+        tables = self.tables
+        tables.shutting_down = True
+        goodbye = Goodbye(
+            code=ErrorCode.SHUTTING_DOWN,
+            message=f"the server is shutting down (instance {tables.identity.instance})",
+            retry_after_ms=retry_after_ms,
+        )
+        tables.report("shutting_down", connections=len(tables.connections))
+        tables.effects.append(Broadcast(tuple(tables.connections), goodbye))
+        return self._leave()
+
+    # --- one step ---------------------------------------------------------------------------
+
+    def _enter(self, now: float) -> None:
+        tables = self.tables
+        tables.t, stall_s = tables.clock.advance(now)
+        if tables.started_at is None:
+            tables.started_at = tables.t
+        if stall_s:
+            tables.report(
+                "server_stalled", level="warning", stalled_s=round(stall_s, 3),
+                text="the server did not run for this long; all deadlines were moved by as much",
+            )  # fmt: skip
+
+    def _leave(self) -> list[Effect]:
+        tables = self.tables
+        while tables.dirty:
+            run_id, _ = tables.dirty.popitem()
+            run = tables.runs.get(run_id)
+            if run is not None:
+                forming.settle(tables, run)
+        effects, tables.effects = tables.effects, []
+        return effects
+
+    def _due(self, kind: str, name: str | int, number: int) -> None:
+        tables = self.tables
+        match kind, name:
+            case "run", str(run_id) if run_id in tables.runs:
+                tables.touch(tables.runs[run_id])
+            case "forget", str(run_id) if run_id in tables.runs:
+                forming.forget(tables, tables.runs[run_id])
+            case "session", int(session_id) if session_id in tables.sessions:
+                sessions.expire(tables, tables.sessions[session_id])
+            case "wait", int(session_id) if session_id in tables.sessions:
+                keys.wait_over(tables, tables.sessions[session_id], number)
+            case (("hello" | "idle"), int(conn)) if conn in tables.connections:
+                text = (
+                    f"no hello within {tables.settings.hello_timeout_s:g} s"
+                    if kind == "hello"
+                    else f"no request for {tables.settings.admin_idle_s:g} s"
+                )
+                connection = tables.connections[conn]
+                tables.report(f"{kind}_timeout", level="debug", peer=connection.peer_host)
+                tables.close(connection, ErrorCode.SESSION_LOST, text)
+
+    def _opened(self, event: Opened) -> None:
+        tables = self.tables
+        tables.connections[event.conn] = Connection(event.conn, event.peer_host, event.local_host)
+        tables.deadlines.set(("hello", event.conn, 0), tables.t + tables.settings.hello_timeout_s)
+
+    def _received(self, event: Received) -> None:
+        tables = self.tables
+        connection = tables.connections.get(event.conn)
+        if connection is None:
+            return  # cut in this very batch of input; its session is no longer listening
+        if connection.session is not None:
+            sessions.heard(tables, connection.session)
+        elif connection.role is Role.ADMIN:
+            sessions.admin_heard(tables, connection)
+        try:
+            reply = self._reply(connection, event.request_id, event.message)
+        except Refused as refused:
+            reply = refused.reply()
+        if reply is None:
+            return
+        session = connection.session
+        if session is None:
+            tables.effects.append(Send(connection.id, event.request_id, reply))
+        else:
+            tables.answer(session, event.request_id, reply, keep=event.message.recorded)
+
+    def _reply(
+        self, connection: Connection, request_id: int, message: AnyRequest
+    ) -> AnyReply | None:
+        """The answer to a request, or None if it waits (or was answered already)."""
+        tables = self.tables
+        if type(message) not in ALLOWED[connection.role]:
+            raise _not_allowed(connection, message)
+        if tables.shutting_down and not isinstance(message, Heartbeat):
+            raise Refused(ErrorCode.SHUTTING_DOWN, "the server is shutting down")
+        match message:
+            case HelloNode():
+                return sessions.hello_node(tables, connection, message)
+            case HelloWorker():
+                return sessions.hello_worker(tables, connection, message)
+            case HelloAdmin():
+                return sessions.hello_admin(tables, connection, message)
+            case Status():
+                return status.server_status(tables)
+            case ListRuns():
+                return status.list_runs(tables, message)
+            case Heartbeat() | Members() | CloseRun() if connection.session is None:
+                return self._admin_reply(connection, message)
+            case _:
+                assert connection.session is not None, "a role without a session"
+                return self._session_reply(connection.session, request_id, message)
+
+    def _admin_reply(
+        self, connection: Connection, message: Heartbeat | Members | CloseRun
+    ) -> AnyReply:
+        match message:
+            case Heartbeat():
+                return Alive()
+            case Members():
+                return status.members(self.tables, message)
+            case CloseRun():
+                who = f"an operator at {connection.peer_host}"
+                return membership.close_run(self.tables, message.run, who, message)
+
+    def _session_reply(
+        self, session: Session, request_id: int, message: OfSession
+    ) -> AnyReply | None:
+        tables = self.tables
+        if message.recorded:
+            recorded = session.replies.get(request_id)
+            if recorded is not None and not _outdated(tables, session, recorded):
+                return recorded
+            if request_id in session.parked:
+                return None
+            _check_window(session, request_id)
+        match message:
+            case Heartbeat():
+                _acknowledge(session, message.acknowledged)
+                return Alive()
+            case Members():
+                _check_own_run(session, message.run)
+                return status.members(tables, message)
+            case CloseRun():
+                _check_own_run(session, message.run)
+                who = f"node {session.node_id}"
+                return membership.close_run(tables, session.run_id, who, message)
+            case Join():
+                return membership.join(tables, session, request_id, message)
+            case Finished():
+                return membership.finished(tables, session, message)
+            case Leave():
+                return membership.leave(tables, session, message)
+            case KvGet() | KvWait() | KvMultiGet():
+                return keys.read(tables, session, request_id, message)
+            case KvSet() | KvAdd() | KvMultiSet():
+                return keys.write(tables, session, message)
+
+
+def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:
+    """A recorded "you are in" is only repeated while it is true (S8); else the join waits anew."""
+    run = tables.runs.get(session.run_id)
+    live = None if run is None else run.live
+    if not isinstance(recorded, Joined) or (live is not None and live.fence == recorded.fence):
+        return False
+    session.replies = OrderedDict((k, v) for k, v in session.replies.items() if v is not recorded)
+    return True
+
+
+def _acknowledge(session: Session, up_to: int) -> None:
+    if up_to > session.acknowledged:
+        session.acknowledged = up_to
+        for request_id in [r for r in session.replies if r <= up_to]:
+            del session.replies[request_id]
+
+
+def _check_own_run(session: Session, run_id: str) -> None:
+    if run_id != session.run_id:
+        raise Refused(ErrorCode.UNKNOWN_RUN, f"this session is not of run {run_id!r}")
+
+
+def _check_window(session: Session, request_id: int) -> None:
+    if request_id <= session.acknowledged:
+        raise Refused(
+            ErrorCode.MALFORMED, f"the reply to request {request_id} was acknowledged before"
+        )
+    if len(session.replies) >= limits.REPLIES_RECORDED_MAX:
+        raise Refused(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
+        )
+
+
+def _not_allowed(connection: Connection, message: AnyRequest) -> Refused:
+    if connection.role is None:
+        return Refused(ErrorCode.NOT_A_MEMBER, f"{message.op} before a hello", "Say hello first.")
+    if type(message) in _HELLOS:
+        return Refused(ErrorCode.MALFORMED, "a second hello on one connection")
+    return Refused(
+        ErrorCode.UNSUPPORTED,
+        f"{message.op} is not for {connection.role.value} connections",
+        "Use the right kind of client.",
+    )

@@ -1,0 +1,84 @@
+"""What goes into the core and what comes out of it. All of it: there is no other way in or out.
+
+The shell turns bytes into events and executes effects in the order given. It never looks inside.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Goodbye
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection was accepted and sent a good preamble."""
+
+    conn: int
+    """Given by the shell, never reused."""
+    peer_host: str = ""
+    """Address of the other end."""
+    local_host: str = ""
+    """The server's own address on this connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request arrived."""
+
+    conn: int
+    request_id: int
+    message: AnyRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection is gone: end of stream, reset, or cut by the shell."""
+
+    conn: int
+    reason: str = "connection closed"
+
+
+Event = Opened | Received | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send one message on one connection."""
+
+    conn: int
+    request_id: int
+    message: AnyReply | AnyPush
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Send the same push on many connections; it is encoded once."""
+
+    conns: tuple[int, ...]
+    message: AnyPush
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Cut a connection. With a goodbye, that is sent first."""
+
+    conn: int
+    goodbye: Goodbye | None = None
+
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something the operator should read: one line in the log."""
+
+    event: str
+    level: Level = "info"
+    run: str = "-"
+    node: str = "-"
+    fence: str = "-"
+    fields: dict[str, str | int | float] = field(default_factory=dict)
+
+
+Effect = Send | Broadcast | Close | Report

@@ -1,0 +1,165 @@
+"""What must hold between any two steps of the core. Tests and the simulator check it after each.
+
+`check` looks at one state; `Monitor` also remembers earlier ones and finds what only history shows.
+A breach raises AssertionError naming the rule of SEMANTICS.md and telling the run's story.
+"""
+
+from rdzv_proto.messages import Ended, Fence, Joined
+from rdzv_server.core.events import Effect, Send
+from rdzv_server.core.model import Generation, Kind, Phase, Run
+from rdzv_server.core.quorum import seats
+from rdzv_server.core.roster import kind_of
+from rdzv_server.core.tables import Tables
+
+
+def check(tables: Tables) -> None:
+    """Check one state.
+
+    Raises:
+        AssertionError: naming the broken rule.
+    """
+    _check_sessions(tables)
+    for run in tables.runs.values():
+        try:
+            _check_members(tables, run)
+            _check_joins(run)
+            _check_phase(run)
+            if run.generation is not None:
+                _check_generation(tables, run, run.generation)
+        except AssertionError as error:
+            raise AssertionError(f"run {run.id!r}: {error}; its story:\n{run.story}") from error
+
+
+def check_effects(tables: Tables, effects: list[Effect]) -> None:
+    """Check what a step says to the outside: an assignment is only told while it is true (S4, S8).
+
+    Raises:
+        AssertionError: naming the broken rule.
+    """
+    for effect in effects:
+        if not isinstance(effect, Send) or not isinstance(effect.message, Joined):
+            continue
+        connection = tables.connections.get(effect.conn)
+        session = None if connection is None else connection.session
+        assert session is not None, "S4: an assignment for nobody"
+        live = tables.runs[session.run_id].live
+        told = effect.message
+        assert live is not None, f"S8: {session.node_id} is told {told.fence}, which has ended"
+        assert live.fence == told.fence, f"S8: {told.fence} is told while {live.fence} is live"
+        rank = live.rank_of.get(session.id)
+        assert rank == told.group_rank, f"S4: {session.node_id} is told a rank it does not have"
+
+
+class Monitor:
+    """Checks that need the past: fences only grow, tables never change, one end with one reason."""
+
+    def __init__(self) -> None:
+        self._fences: dict[str, Fence] = {}
+        self._digests: dict[tuple[str, Fence], bytes] = {}
+        self._ends: dict[tuple[str, Fence], Ended] = {}
+
+    def check(self, tables: Tables) -> None:
+        """Check one state against all earlier ones.
+
+        Raises:
+            AssertionError: naming the broken rule.
+        """
+        check(tables)
+        for run in tables.runs.values():
+            generation = run.generation
+            if generation is None:
+                continue
+            key = (run.id, generation.fence)
+            last = self._fences.setdefault(run.id, generation.fence)
+            assert generation.fence >= last, f"S2: fence of {run.id!r} fell from {last}"
+            self._fences[run.id] = generation.fence
+            digest = self._digests.setdefault(key, generation.digest)
+            assert digest == generation.digest, f"S3: the table of {key} changed"
+            if generation.ended is not None:
+                ended = self._ends.setdefault(key, generation.ended)
+                assert ended == generation.ended, f"S9: {key} has two reasons for its end"
+            else:
+                assert key not in self._ends, f"S9: {key} lives again"
+
+
+def _check_sessions(tables: Tables) -> None:
+    for connection in tables.connections.values():
+        session = connection.session
+        if session is not None:
+            assert session.connection is connection, "S6: a stale connection holds a session"
+            assert tables.sessions.get(session.id) is session, "a connection of a removed session"
+    for session in tables.sessions.values():
+        held = session.connection
+        assert (held is None) == session.suspect, "suspicion and connection disagree"
+        assert held is None or held.id in tables.connections, "a session on a closed connection"
+    for key, session in tables.nodes.items():
+        assert key == (session.run_id, session.node_id), "S5: the node index is wrong"
+        assert tables.sessions.get(session.id) is session, "S5: a removed session is indexed"
+
+
+def _check_members(tables: Tables, run: Run) -> None:
+    tally = [0] * len(Kind)
+    for node_id, member in run.members.items():
+        session = member.session
+        assert session.member is member, "a member's session knows another member"
+        assert tables.nodes.get((run.id, node_id)) is session, "S5: a member without a session"
+        assert member.kind is kind_of(member), f"{node_id} is {kind_of(member)}, not {member.kind}"
+        tally[member.kind] += 1
+        assert (member.join is not None) == (node_id in run.joins), f"{node_id}: joins disagree"
+        assert not (member.finished and member.join is not None), f"{node_id} finished and joins"
+    assert tally == run.tally, f"tally {run.tally} should be {tally}"
+    for hint, holder in run.hints.items():
+        assert holder.hint == hint, "a rank hint without its holder"
+        assert run.members.get(holder.node_id) is holder, "a rank hint of a node that is gone"
+    for member in run.rivals.values():
+        assert member.rival is not None, "a rival without a rival"
+
+
+def _check_joins(run: Run) -> None:
+    since = float("-inf")
+    for member in run.joins.values():
+        assert member.join is not None, "a join that is none"
+        assert member.join.since >= since, "joins are out of order"
+        since = member.join.since
+        assert member.join.request_id in member.session.parked, "a join that nobody waits for"
+
+
+def _check_phase(run: Run) -> None:
+    assert (run.live is not None) == (run.phase is Phase.LIVE), "phase and generation disagree"
+    if run.phase in (Phase.ENDED, Phase.CLOSED):
+        assert not run.joins, f"joins wait in phase {run.phase.name}"
+    if run.phase in (Phase.FORMING, Phase.LAST_CALL):
+        assert run.policy is not None, "a forming run without a policy"
+        enough = seats(run.policy, run.counts.ready) > 0
+        assert enough == (run.phase is Phase.LAST_CALL), "L1: min is met and nobody noticed"
+        assert any(not m.finished for m in run.members.values()), "an empty run is forming"
+    if run.announced:
+        live, policy = run.live, run.policy
+        assert live is not None, "newcomers announced to nobody"
+        assert policy is not None, "newcomers announced without a policy"
+        assert not live.finished, "newcomers announced to a run that is finishing"
+        world = len(live.participants)
+        assert world + run.announced <= policy.max_nodes, "B29: a surplus standby is counted"
+
+
+def _check_generation(tables: Tables, run: Run, generation: Generation) -> None:
+    participants, policy = generation.participants, run.policy
+    ranks = sorted(generation.rank_of.values())
+    assert ranks == list(range(len(participants))), f"S1: ranks are {ranks}"
+    for rank, participant in enumerate(participants):
+        assert generation.rank_of[participant.session_id] == rank, "S1: table and ranks disagree"
+    assert generation.fence.generation <= run.number, "S2: a fence from the future"
+    if generation.live:
+        assert policy is not None, "a live run without a policy"
+        assert seats(policy, len(participants)) == len(participants), "S1: a world of wrong size"
+        for participant in participants:
+            alive = participant.session_id in tables.sessions
+            done = participant.session_id in generation.finished
+            assert alive or done, f"S9: {participant.node_id} is gone and the generation lives"
+        assert len(generation.finished) < len(participants), "all finished, and nobody noticed"
+    if not generation.usable:
+        assert not generation.kv.waiters(), "S11: waits in a dead generation"
+    for session_id, request_id in generation.kv.waiters():
+        session = tables.sessions.get(session_id)
+        assert session is not None, "L3: a wait of a removed session"
+        assert request_id in session.parked, "L3: a wait that nobody waits for"

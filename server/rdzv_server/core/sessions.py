@@ -1,0 +1,311 @@
+"""Opening, resuming, suspecting and ending sessions.
+
+A session outlives its connections. A connection that breaks makes it a suspect; it is lost after
+`reconnect_grace`, or after its lease when the connection broke together with most of the run's (then
+it is the network, not the nodes). Silence on a living connection costs the lease. Every expiry is
+two-phase (S33): a session whose time is up at one tick is given one more poll of the sockets and
+expires at the next. Events are keyed by session, never by node, so that the late end of an old
+process cannot hurt its successor (S6).
+"""
+
+import hmac
+
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import HelloAdmin, HelloNode, HelloWorker, Resume, Welcome
+from rdzv_server.core import generations, words
+from rdzv_server.core.model import Connection, Role, Run, Session
+from rdzv_server.core.refusal import Refused
+from rdzv_server.core.roster import recount
+from rdzv_server.core.tables import Tables
+from rdzv_server.core.views import view_of
+
+TOGETHER_S = 0.1
+"""Connections that break within this time of each other broke for one reason."""
+
+TOGETHER_MIN = 3
+"""Two broken connections are still more likely two dead nodes."""
+
+
+def hello_node(tables: Tables, connection: Connection, hello: HelloNode) -> Welcome:
+    """Open or resume a node's session.
+
+    Raises:
+        Refused: FENCED, UNKNOWN_EPOCH, UNAUTHENTICATED, SESSION_LOST, SUPERSEDED, LIMIT_EXCEEDED.
+    """
+    key = (hello.run, hello.node_id)
+    if (*key, hello.incarnation) in tables.superseded:
+        raise Refused(
+            ErrorCode.FENCED,
+            f"run {hello.run!r}: a newer process has taken over node id {hello.node_id!r}; this "
+            "one may not act for it any more",
+        )
+    session = tables.nodes.get(key)
+    if hello.resume is not None:
+        session = _proven(tables, hello.resume)
+        if (session.run_id, session.node_id) != key:
+            raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another node")
+    elif session is not None and session.incarnation != hello.incarnation:
+        supersede(tables, session)
+        session = None
+    resumed = session is not None
+    if session is None:
+        session = _open(tables, Role.NODE, hello.run, hello.node_id, hello)
+        session.name = hello.name
+        tables.nodes[key] = session
+    _attach(tables, session, connection, hello.attempt)
+    return _welcome(tables, session, resumed)
+
+
+def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> Welcome:
+    """Attach a training process to its agent's node and generation.
+
+    Raises:
+        Refused: UNAUTHENTICATED, STALE_GENERATION, UNKNOWN_RUN, and those of a resume.
+    """
+    expected = tables.worker_token(hello.run, hello.node_id, hello.fence)
+    if not hmac.compare_digest(expected, hello.worker_token):
+        if hello.fence.epoch != tables.identity.epoch:
+            raise _unknown_epoch(tables, hello.fence.epoch)
+        raise Refused(ErrorCode.UNAUTHENTICATED, "the worker token is wrong")
+    run = tables.runs.get(hello.run)
+    if run is None:
+        raise Refused(ErrorCode.UNKNOWN_RUN, f"there is no run {hello.run!r}")
+    generations.usable(run, hello.fence)
+    key = (hello.run, hello.node_id, hello.incarnation)
+    session = tables.workers.get(key)
+    if hello.resume is not None:
+        session = _proven(tables, hello.resume)
+        if (session.run_id, session.node_id, session.fence) != (*key[:2], hello.fence):
+            raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another worker")
+    resumed = session is not None
+    if session is None:
+        session = _open(tables, Role.WORKER, hello.run, hello.node_id, hello)
+        session.name = hello.node_id
+        session.fence, session.rank = hello.fence, hello.rank
+        tables.workers[key] = session
+        run.workers[session.id] = session
+    _attach(tables, session, connection, hello.attempt)
+    return _welcome(tables, session, resumed)
+
+
+def hello_admin(tables: Tables, connection: Connection, hello: HelloAdmin) -> Welcome:
+    """Let a tool look at the server."""
+    connection.role = Role.ADMIN
+    tables.deadlines.cancel(("hello", connection.id, 0))
+    admin_heard(tables, connection)
+    return Welcome(
+        server=tables.identity.version,
+        instance=tables.identity.instance,
+        epoch=tables.identity.epoch,
+        lease_ms=round(tables.settings.admin_idle_s * 1000),
+        observed_host=connection.peer_host,
+    )
+
+
+def admin_heard(tables: Tables, connection: Connection) -> None:
+    """An admin connection without requests is closed after a while."""
+    tables.deadlines.set(("idle", connection.id, 0), tables.t + tables.settings.admin_idle_s)
+
+
+def heard(tables: Tables, session: Session) -> None:
+    """A frame of this session arrived: its lease starts anew."""
+    session.heard_at = tables.t
+    session.expiring = False
+    _arm(tables, session)
+
+
+def connection_lost(tables: Tables, connection: Connection, reason: str) -> None:
+    """End of stream. Changes nothing unless this is the session's present connection (S6)."""
+    session = connection.session
+    current = session is not None and session.connection is connection
+    tables.forget_connection(connection)
+    if session is None or not current:
+        return
+    session.dropped_at = tables.t
+    session.lease_decides = False
+    run = tables.runs.get(session.run_id)
+    member = session.member
+    if session.role is Role.WORKER or run is None or member is None or member.finished:
+        _arm(tables, session)
+        return
+    tables.report(
+        "connection_lost", run=run.id, node=session.node_id, fence=run.fence, reason=reason,
+        grace_s=tables.settings.reconnect_grace_s,
+    )  # fmt: skip
+    recount(run, member)
+    tables.touch(run)
+    _judge_together(tables, run, session)
+    _arm(tables, session)
+
+
+def expire(tables: Tables, session: Session) -> None:
+    """Its time is up: at the first tick it is only marked, at the next one it is over."""
+    if not session.expiring:
+        session.expiring = True
+        tables.deadlines.set(("session", session.id, 0), tables.t)
+        return
+    generations.session_over(tables, session)
+    remove(tables, session)
+
+
+def supersede(tables: Tables, session: Session) -> None:
+    """A new process with this node id came: the old one is fenced for ever (S5)."""
+    tables.report(
+        "node_superseded", level="warning", run=session.run_id, node=session.node_id,
+        age_s=round(tables.t - session.opened_at, 3),
+    )  # fmt: skip
+    tables.remember_fenced(session)
+    connection = session.connection
+    generations.session_replaced(tables, session)
+    remove(tables, session)
+    if connection is not None:
+        tables.close(
+            connection,
+            ErrorCode.FENCED,
+            f"a new process has taken over node id {session.node_id!r} in run {session.run_id!r}",
+        )
+
+
+def remove(tables: Tables, session: Session) -> None:
+    """Forget a session. Its run has been told before."""
+    tables.sessions.pop(session.id, None)
+    tables.deadlines.cancel(("session", session.id, 0))
+    if session.role is Role.NODE:
+        key = (session.run_id, session.node_id)
+        if tables.nodes.get(key) is session:
+            del tables.nodes[key]
+    else:
+        tables.workers.pop((session.run_id, session.node_id, session.incarnation), None)
+        run = tables.runs.get(session.run_id)
+        if run is not None:
+            run.workers.pop(session.id, None)
+    if session.connection is not None:
+        tables.close(
+            session.connection,
+            ErrorCode.SESSION_LOST,
+            f"node {session.node_id!r} was silent for its lease of "
+            f"{words.seconds(session.lease_s)}",
+        )
+
+
+def _open(
+    tables: Tables, role: Role, run_id: str, node_id: str, hello: HelloNode | HelloWorker
+) -> Session:
+    settings = tables.settings
+    tables.session_last += 1
+    session = Session(
+        id=tables.session_last,
+        role=role,
+        run_id=run_id,
+        node_id=node_id,
+        name=node_id,
+        incarnation=hello.incarnation,
+        token=tables.session_token(tables.session_last, run_id, node_id),
+        lease_s=min(max(hello.lease_ms / 1000, settings.lease_s_min), settings.lease_s_max),
+        opened_at=tables.t,
+        client=hello.client,
+    )
+    tables.sessions[session.id] = session
+    return session
+
+
+def _attach(tables: Tables, session: Session, connection: Connection, attempt: int) -> None:
+    """Make this the session's connection; the older one is cut, a still newer one wins."""
+    if attempt < session.attempt:
+        raise Refused(
+            ErrorCode.SUPERSEDED,
+            f"connection attempt {attempt} of node {session.node_id!r} came after attempt "
+            f"{session.attempt}",
+        )
+    session.attempt = attempt
+    old = session.connection
+    if old is not None and old is not connection:
+        old.session = None
+        tables.close(old)
+    session.connection = connection
+    connection.session, connection.role = session, session.role
+    session.peer_host, session.local_host = connection.peer_host, connection.local_host
+    tables.deadlines.cancel(("hello", connection.id, 0))
+    was_suspect_since, session.dropped_at = session.dropped_at, None
+    session.lease_decides = False
+    heard(tables, session)
+    run = tables.runs.get(session.run_id)
+    if was_suspect_since is not None and run is not None and session.member is not None:
+        recount(run, session.member)
+        tables.touch(run)
+        tables.report(
+            "node_resumed", run=run.id, node=session.node_id, fence=run.fence,
+            away_s=round(tables.t - was_suspect_since, 3),
+        )  # fmt: skip
+
+
+def _welcome(tables: Tables, session: Session, resumed: bool) -> Welcome:
+    run = tables.runs.get(session.run_id)
+    return Welcome(
+        server=tables.identity.version,
+        instance=tables.identity.instance,
+        epoch=tables.identity.epoch,
+        session=session.id,
+        token=session.token,
+        resumed=resumed,
+        lease_ms=round(session.lease_s * 1000),
+        observed_host=session.peer_host,
+        view=None if run is None else view_of(run, session),
+    )
+
+
+def _proven(tables: Tables, resume: Resume) -> Session:
+    """The session that a resume proves to own."""
+    if resume.epoch != tables.identity.epoch:
+        raise _unknown_epoch(tables, resume.epoch)
+    session = tables.sessions.get(resume.session)
+    token = session.token if session is not None else tables.fenced.get(resume.session)
+    if token is None:
+        raise Refused(
+            ErrorCode.SESSION_LOST,
+            f"session {resume.session} is over: this node was lost while it was away",
+        )
+    if not hmac.compare_digest(token, resume.token):
+        raise Refused(ErrorCode.UNAUTHENTICATED, "the session token is wrong")
+    if session is None:
+        raise Refused(ErrorCode.FENCED, "a newer process has taken over this node id")
+    return session
+
+
+def _unknown_epoch(tables: Tables, epoch: int) -> Refused:
+    return Refused(
+        ErrorCode.UNKNOWN_EPOCH,
+        f"the server restarted without its memory (epoch {epoch} is over, now "
+        f"{tables.identity.epoch}, instance {tables.identity.instance})",
+    )
+
+
+def _judge_together(tables: Tables, run: Run, session: Session) -> None:
+    """Most of the run's connections at once: the network or a proxy, not the nodes."""
+    run.drops.append((tables.t, session))
+    while run.drops and run.drops[0][0] < tables.t - TOGETHER_S:
+        run.drops.popleft()
+    together = {id(s): s for _, s in run.drops if s.suspect}
+    if len(together) < TOGETHER_MIN or 2 * len(together) <= len(run.members):
+        return
+    news = [s for s in together.values() if not s.lease_decides]
+    for one in news:
+        one.lease_decides = True
+        _arm(tables, one)
+    if len(news) == len(together):
+        tables.report(
+            "connections_lost_together", level="warning", run=run.id, fence=run.fence,
+            lost=len(together), members=len(run.members),
+            text="so many at once is the network or a proxy: the lease decides",
+        )  # fmt: skip
+
+
+def _arm(tables: Tables, session: Session) -> None:
+    """Set the time at which this session is over if nothing is heard."""
+    lease_end = session.heard_at + session.lease_s
+    due = lease_end
+    if session.dropped_at is not None:
+        due = session.dropped_at + tables.settings.reconnect_grace_s
+        if session.lease_decides:
+            due = max(due, lease_end)
+    tables.deadlines.set(("session", session.id, 0), due)

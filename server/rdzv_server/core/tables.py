@@ -1,0 +1,173 @@
+"""Everything the core knows, and its outbox. The rules are in the modules beside this one.
+
+One step of the core (one event or one tick) sees one reading of the clock, `t`, and leaves its
+effects in `effects`. Runs touched by a step are settled at its end, once.
+"""
+
+import hashlib
+import hmac
+from collections import OrderedDict
+
+from rdzv_proto import limits
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye
+from rdzv_server.core.clock import RunClock
+from rdzv_server.core.deadlines import Deadlines
+from rdzv_server.core.events import Broadcast, Close, Effect, Level, Report, Send
+from rdzv_server.core.model import Connection, Phase, Run, Session
+from rdzv_server.core.refusal import Refused
+from rdzv_server.core.settings import Identity, Settings
+
+FENCED_KEPT_MAX = 10_000
+"""Superseded sessions that are remembered, so that their processes learn why they were cut."""
+
+TOMBSTONES_MAX = 10_000
+"""Run ids whose last generation number is remembered. Evicting one raises the floor for all."""
+
+DeadlineKey = tuple[str, str | int, int]
+"""("session", id, 0), ("hello" or "idle", connection, 0), ("run" or "forget", run id, 0),
+("wait", session, request)."""
+
+
+class Tables:
+    """State and outbox of one server."""
+
+    def __init__(self, settings: Settings, identity: Identity) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.clock = RunClock()
+        self.t = 0.0
+        self.started_at: float | None = None
+        self.connections: dict[int, Connection] = {}
+        self.sessions: dict[int, Session] = {}
+        self.nodes: dict[tuple[str, str], Session] = {}
+        """The one live session of each (run, node) (S5)."""
+        self.workers: dict[tuple[str, str, bytes], Session] = {}
+        self.fenced: OrderedDict[int, bytes] = OrderedDict()
+        """Superseded session ids with their tokens."""
+        self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
+        """(run, node, incarnation) that may never come back."""
+        self.runs: dict[str, Run] = {}
+        self.tombstones: OrderedDict[str, int] = OrderedDict()
+        self.generation_floor = 0
+        self.session_last = 0
+        self.deadlines: Deadlines[DeadlineKey] = Deadlines()
+        self.dirty: dict[str, None] = {}
+        self.effects: list[Effect] = []
+        self.shutting_down = False
+
+    # --- outbox -----------------------------------------------------------------------------
+
+    def push(self, session: Session, message: AnyPush) -> None:
+        """Send a push if the session has a connection; pushes are never kept."""
+        if session.connection is not None:
+            self.effects.append(Send(session.connection.id, 0, message))
+
+    def broadcast(self, sessions: list[Session], message: AnyPush) -> None:
+        """Send one push to several sessions."""
+        conns = tuple(s.connection.id for s in sessions if s.connection is not None)
+        if conns:
+            self.effects.append(Broadcast(conns, message))
+
+    def answer(self, session: Session, request_id: int, message: AnyReply, *, keep: bool) -> None:
+        """Answer a request, parked or not; with `keep` the reply is recorded for a retry."""
+        session.parked.discard(request_id)
+        if keep:
+            session.replies[request_id] = message
+        if session.connection is not None:
+            self.effects.append(Send(session.connection.id, request_id, message))
+
+    def close(self, connection: Connection, code: ErrorCode | None = None, text: str = "") -> None:
+        """Cut a connection and forget it; with a code, say why first."""
+        goodbye = Goodbye(code=code, message=text) if code is not None else None
+        self.effects.append(Close(connection.id, goodbye))
+        self.forget_connection(connection)
+
+    def forget_connection(self, connection: Connection) -> None:
+        """Remove a connection from the tables; its session goes on without it."""
+        self.connections.pop(connection.id, None)
+        for kind in ("hello", "idle"):
+            self.deadlines.cancel((kind, connection.id, 0))
+        if connection.session is not None and connection.session.connection is connection:
+            connection.session.connection = None
+
+    def report(
+        self,
+        event: str,
+        *,
+        level: Level = "info",
+        run: str = "-",
+        node: str = "-",
+        fence: Fence | None = None,
+        **fields: str | float,
+    ) -> None:
+        """One line for the log, and for the run's story."""
+        self.effects.append(
+            Report(event, level, run, node, "-" if fence is None else str(fence), fields)
+        )
+        known = self.runs.get(run)
+        if known is not None:
+            known.story.tell(self.t, f"{event} node={node} {fields}")
+
+    # --- tokens -----------------------------------------------------------------------------
+
+    def session_token(self, session_id: int, run_id: str, node_id: str) -> bytes:
+        """128 bits that only the server can make; proves a session on resume."""
+        return self._mac(f"session\0{session_id}\0{run_id}\0{node_id}")[:16]
+
+    def worker_token(self, run_id: str, node_id: str, fence: Fence) -> bytes:
+        """Lets the workers of one node attach to one generation."""
+        return self._mac(f"worker\0{run_id}\0{fence}\0{node_id}")
+
+    def _mac(self, text: str) -> bytes:
+        text = f"{self.identity.epoch}\0{text}"
+        return hmac.new(self.identity.key, text.encode(), hashlib.sha256).digest()
+
+    # --- runs -------------------------------------------------------------------------------
+
+    def open_run(self, run_id: str) -> Run:
+        """The run of that name, made if there is none.
+
+        Raises:
+            Refused: LIMIT_EXCEEDED if there are too many runs and none of them has ended.
+        """
+        run = self.runs.get(run_id)
+        if run is None:
+            if len(self.runs) >= limits.RUNS_MAX:
+                self._evict_run()
+            number = max(self.tombstones.pop(run_id, 0), self.generation_floor)
+            run = self.runs[run_id] = Run(run_id, number, phase_at=self.t)
+        return run
+
+    def forget_run(self, run: Run) -> None:
+        """Drop everything about a run but its generation number."""
+        del self.runs[run.id]
+        for kind in ("run", "forget"):
+            self.deadlines.cancel((kind, run.id, 0))
+        if run.number:
+            self.tombstones[run.id] = run.number
+        while len(self.tombstones) > TOMBSTONES_MAX:
+            _, number = self.tombstones.popitem(last=False)
+            self.generation_floor = max(self.generation_floor, number)
+
+    def _evict_run(self) -> None:
+        ended = [r for r in self.runs.values() if r.phase is Phase.ENDED and not r.members]
+        if not ended:
+            raise Refused(
+                ErrorCode.LIMIT_EXCEEDED,
+                f"this server already holds {limits.RUNS_MAX} runs that have not ended",
+            )
+        self.forget_run(min(ended, key=lambda run: run.phase_at))
+
+    def touch(self, run: Run) -> None:
+        """Have the run settled at the end of this step."""
+        self.dirty[run.id] = None
+
+    def remember_fenced(self, session: Session) -> None:
+        """A superseded process may never act again, nor come back under its old incarnation."""
+        self.fenced[session.id] = session.token
+        self.superseded[(session.run_id, session.node_id, session.incarnation)] = None
+        while len(self.fenced) > FENCED_KEPT_MAX:
+            self.fenced.popitem(last=False)
+        while len(self.superseded) > FENCED_KEPT_MAX:
+            self.superseded.popitem(last=False)

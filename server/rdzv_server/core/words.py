@@ -1,0 +1,34 @@
+"""How the core names nodes, times and counts in sentences that people read."""
+
+from collections.abc import Sequence
+
+from rdzv_server.core.model import Member, Participant, Session
+
+NAMES_SHOWN_MAX = 8
+"""A sentence with more names is not read; the count of the rest follows."""
+
+
+def node(of: Session | Member | Participant, rank: int | None = None) -> str:
+    """`node-7`, `node-7 [train-7]` where name and id differ, with the group rank if given."""
+    text = of.node_id if of.node_id == of.name else f"{of.name} [{of.node_id}]"
+    return text if rank is None else f"{text} (group rank {rank})"
+
+
+def seconds(duration_s: float) -> str:
+    """`0.3 s`, `12 s`."""
+    return f"{duration_s:.1f} s" if duration_s < 10 else f"{duration_s:.0f} s"
+
+
+def names(items: Sequence[str]) -> str:
+    """`a, b and c`, cut after some."""
+    shown, more = list(items[:NAMES_SHOWN_MAX]), len(items) - NAMES_SHOWN_MAX
+    if more > 0:
+        return ", ".join(shown) + f" and {more} more"
+    if len(shown) > 1:
+        return ", ".join(shown[:-1]) + f" and {shown[-1]}"
+    return shown[0] if shown else "nobody"
+
+
+def nodes(count: int) -> str:
+    """`1 node`, `3 nodes`."""
+    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,412 @@
+"""A laboratory for the core: virtual time, named nodes, invariants checked after every step.
+
+lab = Lab()
+a, b = lab.nodes("a", "b", policy=policy(2, 2))
+a.join(); b.join()
+assert b.joined.group_rank == 1
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import (
+    AnyPush,
+    AnyReply,
+    AnyRequest,
+    Error,
+    Fence,
+    Finished,
+    Goodbye,
+    Heartbeat,
+    HelloAdmin,
+    HelloNode,
+    HelloWorker,
+    Join,
+    Joined,
+    KvAdd,
+    KvGet,
+    KvSet,
+    KvWait,
+    Leave,
+    ListRuns,
+    MemberPage,
+    Members,
+    MemberStatus,
+    Notice,
+    Policy,
+    Progress,
+    Resume,
+    Runs,
+    RunStatus,
+    View,
+    ViewChanged,
+    Welcome,
+)
+from rdzv_server.core.clock import TICK_S
+from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.events import (
+    Broadcast,
+    Close,
+    Effect,
+    Lost,
+    Opened,
+    Received,
+    Report,
+    Send,
+)
+from rdzv_server.core.invariants import Monitor, check_effects
+from rdzv_server.core.model import Run
+from rdzv_server.core.settings import Identity, Settings
+
+M = TypeVar("M")
+EPOCH = 1_000
+RUN = "llama"
+
+
+def policy(
+    min_nodes: int,
+    max_nodes: int | None = None,
+    *,
+    join_timeout_s: float = 30,
+    last_call_s: float = 2,
+    node_unit: int = 1,
+    below_min: str = "stop",
+    owner: str = "",
+) -> Policy:
+    """A policy with the timing profile of the cases: join timeout 30 s, last call 2 s."""
+    assert below_min in ("stop", "wait")
+    return Policy(
+        min_nodes=min_nodes,
+        max_nodes=max_nodes or min_nodes,
+        node_unit=node_unit,
+        join_timeout_ms=round(join_timeout_s * 1000),
+        last_call_timeout_ms=round(last_call_s * 1000),
+        below_min="wait" if below_min == "wait" else "stop",
+        owner=owner,
+    )
+
+
+def identity(epoch: int = EPOCH) -> Identity:
+    """A server start; another epoch is another start."""
+    return Identity("rdzv test", f"i{epoch}", epoch, hashlib.sha256(b"key").digest())
+
+
+@dataclass
+class Wire:
+    """What one connection was sent."""
+
+    conn: int
+    got: list[tuple[int, AnyReply | AnyPush]] = field(default_factory=list)
+    closed: bool = False
+    goodbye: Goodbye | None = None
+
+    def replies(self, request_id: int) -> list[AnyReply | AnyPush]:
+        """All answers to one request."""
+        return [m for r, m in self.got if r == request_id and r]
+
+    def last(self, kind: type[M]) -> M | None:
+        """The newest message of a kind."""
+        return next((m for _, m in reversed(self.got) if isinstance(m, kind)), None)
+
+    def all(self, kind: type[M]) -> list[M]:
+        """All messages of a kind."""
+        return [m for _, m in self.got if isinstance(m, kind)]
+
+
+class Lab:
+    """A server core in virtual time."""
+
+    def __init__(self, settings: Settings | None = None, epoch: int = EPOCH) -> None:
+        self.core = Coordinator(settings or Settings(), identity(epoch))
+        self.monitor = Monitor()
+        self.now = 100.0
+        self.wires: dict[int, Wire] = {}
+        self.reports: list[Report] = []
+        self._conns = iter(range(1, 1_000_000))
+        self.core.tick(self.now)
+
+    # --- time and events ----------------------------------------------------------------------
+
+    def apply(self, effects: list[Effect]) -> None:
+        check_effects(self.core.tables, effects)
+        for effect in effects:
+            match effect:
+                case Send(conn, request_id, message):
+                    assert not self.wires[conn].closed, "sent on a closed connection"
+                    self.wires[conn].got.append((request_id, message))
+                case Broadcast(conns, message):
+                    for conn in conns:
+                        assert not self.wires[conn].closed, "sent on a closed connection"
+                        self.wires[conn].got.append((0, message))
+                case Close(conn, goodbye):
+                    self.wires[conn].closed = True
+                    self.wires[conn].goodbye = goodbye
+                case Report():
+                    self.reports.append(effect)
+        self.monitor.check(self.core.tables)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass as it does under the shell: a tick each 0.1 s and at each deadline."""
+        end = self.now + seconds
+        while self.now < end:
+            due = self.core.next_deadline()
+            step = min(end, self.now + TICK_S)
+            if due is not None:
+                step = min(step, max(due, self.now))
+            self.now = step
+            self.apply(self.core.tick(self.now))
+
+    def stall(self, seconds: float) -> None:
+        """The server does not run for a while; the next entry is a tick."""
+        self.now += seconds
+        self.apply(self.core.tick(self.now))
+
+    def connect(self, peer: str = "10.0.0.9", local: str = "10.0.0.1") -> Wire:
+        wire = Wire(next(self._conns))
+        self.wires[wire.conn] = wire
+        self.apply(self.core.handle(self.now, Opened(wire.conn, peer, local)))
+        return wire
+
+    def send(self, wire: Wire, request_id: int, message: AnyRequest) -> AnyReply | AnyPush | None:
+        """Deliver a request; returns its newest answer, if there is one."""
+        self.apply(self.core.handle(self.now, Received(wire.conn, request_id, message)))
+        replies = wire.replies(request_id)
+        return replies[-1] if replies else None
+
+    def lose(self, wire: Wire, reason: str = "connection closed") -> None:
+        """End of stream."""
+        wire.closed = True
+        self.apply(self.core.handle(self.now, Lost(wire.conn, reason)))
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def node(self, name: str, **more: object) -> "Node":
+        return Node(self, name, **more)  # type: ignore[arg-type]
+
+    def nodes(self, *names: str, **more: object) -> list["Node"]:
+        return [self.node(name, **more) for name in names]
+
+    def world(self, *names: str, rules: Policy, run: str = RUN) -> list["Node"]:
+        """Nodes in a live generation."""
+        nodes = [self.node(name, rules=rules, run=run) for name in names]
+        for node in nodes:
+            node.join()
+        if nodes[0].joined is None:
+            self.advance(rules.last_call_timeout_ms / 1000 + 0.2)
+        assert all(node.joined for node in nodes), [node.error for node in nodes]
+        return nodes
+
+    def run(self, run: str = RUN) -> Run:
+        return self.core.tables.runs[run]
+
+    def admin(self) -> Wire:
+        wire = self.connect()
+        self.send(wire, 1, HelloAdmin())
+        return wire
+
+    def status(self, run: str = RUN) -> RunStatus:
+        reply = self.send(self.admin(), 2, ListRuns(only=run))
+        assert isinstance(reply, Runs), reply
+        return reply.runs[0]
+
+    def members(self, run: str = RUN) -> dict[str, MemberStatus]:
+        reply = self.send(self.admin(), 2, Members(run=run))
+        assert isinstance(reply, MemberPage), reply
+        return {m.node_id: m for m in reply.members}
+
+    def reported(self, event: str) -> list[Report]:
+        return [r for r in self.reports if r.event == event]
+
+
+class Node:
+    """One launcher: hello at once, joins when told."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        name: str,
+        *,
+        rules: Policy | None = None,
+        run: str = RUN,
+        node_id: str = "",
+        incarnation: int = 1,
+        lease_s: float = 5,
+        peer: str = "10.0.0.9",
+        local: str = "10.0.0.1",
+        hint: int | None = None,
+        expected: tuple[str, ...] = (),
+        hello: bool = True,
+    ) -> None:
+        self.lab, self.name, self.run, self.hint = lab, name, run, hint
+        self.rules = rules or policy(2)
+        self.node_id = node_id or name
+        self.incarnation = hashlib.sha256(f"{self.node_id}{incarnation}".encode()).digest()[:16]
+        self.lease_s, self.peer, self.local = lease_s, peer, local
+        self.expected = list(expected)
+        self.attempt = 0
+        self.ids = iter(range(1, 1_000_000))
+        self.join_id = 0
+        self.welcome: Welcome | None = None
+        self.refused: Error | None = None
+        self.fence: Fence | None = None
+        if hello:
+            self.hello()
+
+    def hello(self, resume: Resume | None = None) -> "Node":
+        """Open a connection and say hello."""
+        self.attempt += 1
+        self.wire = self.lab.connect(self.peer, self.local)
+        reply = self.lab.send(
+            self.wire,
+            next(self.ids),
+            HelloNode(
+                run=self.run,
+                node_id=self.node_id,
+                name=self.name,
+                incarnation=self.incarnation,
+                attempt=self.attempt,
+                lease_ms=round(self.lease_s * 1000),
+                resume=resume,
+            ),
+        )
+        if isinstance(reply, Welcome):
+            self.welcome, self.refused = reply, None
+        else:
+            assert isinstance(reply, Error)
+            self.refused = reply
+        return self
+
+    @property
+    def resume_proof(self) -> Resume:
+        assert self.welcome is not None
+        return Resume(self.welcome.epoch, self.welcome.session, self.welcome.token)
+
+    def resume(self) -> "Node":
+        """Come back on a new connection, with proof."""
+        return self.hello(self.resume_proof)
+
+    def ask(self, message: AnyRequest, request_id: int | None = None) -> AnyReply | AnyPush | None:
+        return self.lab.send(self.wire, request_id or next(self.ids), message)
+
+    def join(self, *, last: Fence | None = None, again: bool = True) -> "Node":
+        """Join; `again` names the last generation as a rejoining agent does."""
+        if self.joined is not None:
+            self.fence = self.joined.fence
+        if last is None and again:
+            last = self.fence
+        self.join_id = next(self.ids)
+        self.ask(
+            Join(policy=self.rules, last=last, rank_hint=self.hint, expected_nodes=self.expected),
+            self.join_id,
+        )
+        return self
+
+    def leave(self, kind: str = "finished", **more: object) -> None:
+        assert kind in ("finished", "failed", "drained")
+        self.ask(Leave(kind=kind, **more))  # type: ignore[arg-type]
+
+    def finish(self) -> None:
+        assert self.joined is not None
+        self.ask(Finished(fence=self.joined.fence))
+
+    def lose(self) -> None:
+        """Its connection ends."""
+        self.lab.lose(self.wire)
+
+    def beat(self) -> None:
+        self.ask(Heartbeat())
+
+    @property
+    def answer(self) -> AnyReply | AnyPush | None:
+        """To the newest join."""
+        replies = self.wire.replies(self.join_id)
+        return replies[-1] if replies else None
+
+    @property
+    def joined(self) -> Joined | None:
+        answer = self.answer
+        return answer if isinstance(answer, Joined) else None
+
+    @property
+    def error(self) -> Error | None:
+        answer = self.answer
+        return answer if isinstance(answer, Error) else None
+
+    @property
+    def code(self) -> ErrorCode | None:
+        return None if self.error is None else ErrorCode(self.error.code)
+
+    @property
+    def rank(self) -> int:
+        assert self.joined is not None, self.answer
+        return self.joined.group_rank
+
+    @property
+    def view(self) -> View:
+        push = self.wire.last(ViewChanged)
+        return View() if push is None else push.view
+
+    @property
+    def waiting(self) -> int:
+        return self.view.waiting
+
+    @property
+    def notices(self) -> list[str]:
+        return [n.message for n in self.wire.all(Notice)]
+
+    @property
+    def progress(self) -> Progress | None:
+        return self.wire.last(Progress)
+
+    # --- keys ---------------------------------------------------------------------------------
+
+    def live_fence(self) -> Fence:
+        assert self.joined is not None
+        return self.joined.fence
+
+    def set(self, key: str, value: bytes = b"v", fence: Fence | None = None) -> object:
+        return self.ask(KvSet(fence=fence or self.live_fence(), key=key, value=value))
+
+    def add(self, key: str, delta: int = 1, request_id: int | None = None) -> object:
+        return self.ask(KvAdd(fence=self.live_fence(), key=key, delta=delta), request_id)
+
+    def get(self, key: str, timeout_s: float = 0, request_id: int | None = None) -> object:
+        ask = KvGet(fence=self.live_fence(), key=key, timeout_ms=round(timeout_s * 1000))
+        return self.ask(ask, request_id)
+
+    def wait(self, *keys: str, timeout_s: float = 10, request_id: int | None = None) -> object:
+        ask = KvWait(fence=self.live_fence(), keys=list(keys), timeout_ms=round(timeout_s * 1000))
+        return self.ask(ask, request_id)
+
+    def worker(self, rank: int = 0, token: bytes | None = None) -> tuple[Wire, object]:
+        """A training process of this node."""
+        assert self.joined is not None
+        wire = self.lab.connect()
+        reply = self.lab.send(
+            wire,
+            1,
+            HelloWorker(
+                run=self.run,
+                node_id=self.node_id,
+                fence=self.joined.fence,
+                rank=rank,
+                worker_token=token or self.joined.worker_token,
+                incarnation=hashlib.sha256(f"w{rank}".encode()).digest()[:16],
+            ),
+        )
+        return wire, reply
+
+
+def beat_all(lab: Lab, nodes: list[Node], seconds: float, every: float = 1.0) -> None:
+    """Let time pass with heartbeats."""
+    for _ in _steps(seconds, every):
+        for node in nodes:
+            node.beat()
+        lab.advance(min(every, seconds))
+
+
+def _steps(seconds: float, every: float) -> Iterator[int]:
+    yield from range(max(1, round(seconds / every)))

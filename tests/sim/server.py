@@ -1,0 +1,154 @@
+"""The production core under the virtual clock: what `rdzv_server.shell` does, without sockets."""
+
+import hashlib
+from collections.abc import Callable
+
+from rdzv_proto import codec, limits
+from rdzv_proto.framing import PREAMBLE_BYTES, FrameBuffer
+from rdzv_server.core.clock import TICK_S
+from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.events import (
+    Broadcast,
+    Close,
+    Effect,
+    Lost,
+    Opened,
+    Received,
+    Report,
+    Send,
+)
+from rdzv_server.core.invariants import Monitor, check_effects
+from rdzv_server.core.settings import Identity, Settings
+from tests.sim.net import Clock, Link
+
+
+class SimServer:
+    """One server start after another, on one clock; invariants are checked after every step."""
+
+    def __init__(
+        self, clock: Clock, trace: Callable[[str], None], lost: Callable[[str], None]
+    ) -> None:
+        self._clock, self._trace, self._node_lost = clock, trace, lost
+        self.links: dict[int, Link] = {}
+        self._buffers: dict[int, FrameBuffer] = {}
+        self._greeted: dict[int, int] = {}
+        self._next_conn = 0
+        self.stalled_until = 0.0
+        self._missed: list[Callable[[], None]] = []
+        self.epoch = 0
+        self.up = False
+        self.start()
+        self._beat()
+
+    def start(self) -> None:
+        """A start without memory."""
+        self.epoch += 1
+        key = hashlib.sha256(b"sim%d" % self.epoch).digest()
+        self.core = Coordinator(Settings(), Identity("sim", f"i{self.epoch}", self.epoch, key))
+        self.monitor = Monitor()
+        self.up = True
+
+    def crash(self) -> None:
+        """The process dies: every connection breaks, all memory is gone."""
+        self.up = False
+        for link in list(self.links.values()):
+            link.reset()
+        self.links.clear()
+        self._buffers.clear()
+        self._greeted.clear()
+
+    def accept(self, link: Link) -> int:
+        self._next_conn += 1
+        conn = self._next_conn
+        self.links[conn] = link
+        self._buffers[conn] = FrameBuffer(limits.FRAME_BYTES_MAX)
+        self._greeted[conn] = 0
+        self._enter(lambda: self._opened(conn))
+        return conn
+
+    def received(self, conn: int, data: bytes) -> None:
+        self._enter(lambda: self._received(conn, data))
+
+    def lost(self, conn: int, reason: str) -> None:
+        self._enter(lambda: self._lost(conn, reason))
+
+    def stall(self, seconds: float) -> None:
+        """The process does not run; what arrives waits in the kernel."""
+        self.stalled_until = max(self.stalled_until, self._clock.now + seconds)
+        self._clock.at(self.stalled_until, self._wake)
+
+    def _wake(self) -> None:
+        if self._clock.now < self.stalled_until:
+            return
+        # The timer fires first, before what is in the sockets is read: the worst order.
+        self._tick()
+        missed, self._missed = self._missed, []
+        for action in missed:
+            action()
+
+    def _enter(self, action: Callable[[], None]) -> None:
+        if self._clock.now < self.stalled_until:
+            self._missed.append(action)
+        elif self.up:
+            action()
+
+    def _opened(self, conn: int) -> None:
+        if conn in self.links:
+            self._apply(self.core.handle(self._clock.now, Opened(conn, "10.0.0.9", "10.0.0.1")))
+
+    def _received(self, conn: int, data: bytes) -> None:
+        buffer = self._buffers.get(conn)
+        if buffer is None:
+            return
+        skip = min(PREAMBLE_BYTES - self._greeted[conn], len(data))
+        self._greeted[conn] += skip
+        buffer.feed(data[skip:])
+        while conn in self._buffers and (body := buffer.pop()) is not None:
+            request_id, message = codec.decode_request(body)
+            self._trace(f"server <- {conn} {request_id} {message.op}")
+            self._apply(self.core.handle(self._clock.now, Received(conn, request_id, message)))
+
+    def _lost(self, conn: int, reason: str) -> None:
+        if self.links.pop(conn, None) is not None:
+            self._buffers.pop(conn)
+            self._apply(self.core.handle(self._clock.now, Lost(conn, reason)))
+
+    def _beat(self) -> None:
+        if self.up and self._clock.now >= self.stalled_until:
+            self._tick()
+        self._clock.after(TICK_S, self._beat)
+
+    def _tick(self) -> None:
+        if self.up:
+            self._apply(self.core.tick(self._clock.now))
+
+    def _apply(self, effects: list[Effect]) -> None:
+        check_effects(self.core.tables, effects)
+        for effect in effects:
+            match effect:
+                case Send(conn, request_id, message):
+                    self._write(conn, codec.encode(request_id, message))
+                case Broadcast(conns, message):
+                    frame = codec.encode(0, message)
+                    for conn in conns:
+                        self._write(conn, frame)
+                case Close(conn, goodbye):
+                    if goodbye is not None:
+                        self._write(conn, codec.encode(0, goodbye))
+                    link = self.links.pop(conn, None)
+                    self._buffers.pop(conn, None)
+                    if link is not None:
+                        link.down.close("closed by the server")
+                case Report():
+                    if effect.event == "node_lost":
+                        self._node_lost(effect.node)
+                    self._trace(f"report {effect.event} {effect.node} {effect.fields}")
+        self.monitor.check(self.core.tables)
+        due = self.core.next_deadline()
+        if due is not None and due < self._clock.now + TICK_S:
+            self._clock.at(due, lambda: self._enter(self._tick))
+
+    def _write(self, conn: int, data: bytes) -> None:
+        link = self.links.get(conn)
+        if link is not None:
+            link.down.send(data)
