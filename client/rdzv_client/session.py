@@ -96,6 +96,11 @@ class Session:
 
     # --- what the user of the session does ----------------------------------------------------
 
+    @property
+    def connected_now(self) -> bool:
+        """There is a connection, and the server has welcomed it."""
+        return self.state is State.CONNECTED
+
     def request(self, message: AnyRequest) -> int:
         """Send a request, now or as soon as there is a connection; returns its id.
 
@@ -156,6 +161,7 @@ class Session:
         """The connection stands: introduce ourselves."""
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
         self._out = [PREAMBLE]
+        self.last_error = f"{self.where} accepted the connection but does not answer: is it rdzv?"
         self._say_hello(now)
 
     def disconnected(self, now: float, reason: str) -> None:

@@ -147,8 +147,9 @@ def finish(tables: Tables, run: Run, member: Member) -> None:
     tables.report("node_finished", run=run.id, node=member.node_id, fence=generation.fence)
     if generation.live:
         if len(generation.finished) == len(generation.participants):
-            done = words.nodes(len(generation.participants))
-            end(tables, run, Ended(kind="finished", reason=f"all {done} finished"))
+            count = len(generation.participants)
+            text = "its only node finished" if count == 1 else f"all {count} nodes finished"
+            end(tables, run, Ended(kind="finished", reason=text))
     else:
         _depart(run, f"{words.node(member, rank)} finished")
     tables.touch(run)
@@ -298,7 +299,7 @@ def _master(members: Sequence[Member]) -> tuple[Address, str]:
     address = Address() if first is None else first.address
     if address.explicit:
         return address, "given with --local-addr on the rank 0 node"
-    if _loopback(address.host):
+    if address.host and _loopback(address.host):
         remote = next((m.session for m in members if not _loopback(m.session.peer_host)), None)
         if remote is not None:
             return (
@@ -312,7 +313,7 @@ def _loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
-        return host == "localhost" or not host
+        return host in ("", "localhost")  # an unknown peer tells nothing
 
 
 def _stale_text(run: Run, fence: Fence) -> str:

@@ -66,7 +66,7 @@ def missing_names(run: Run) -> list[str]:
     found: dict[str, None] = {}
     for member in run.members.values():
         if member.kind in (Kind.AWAITED_PRIOR, Kind.AWAITED_NEW):
-            found[words.node(member)] = None
+            found[member.name] = None
     ready_places = {m.seat for m in run.members.values() if m.ready}
     policy = run.policy
     if policy is not None and seats(policy, run.counts.ready) == 0:

@@ -9,8 +9,9 @@ NAMES_SHOWN_MAX = 8
 
 
 def node(of: Session | Member | Participant, rank: int | None = None) -> str:
-    """`node-7`, `node-7 [train-7]` where name and id differ, with the group rank if given."""
-    text = of.node_id if of.node_id == of.name else f"{of.name} [{of.node_id}]"
+    """`node-7-312-a8`, or `node-7 [trainer-3]` where the id does not tell the name; with the rank if
+    given."""
+    text = of.node_id if of.node_id.startswith(of.name) else f"{of.name} [{of.node_id}]"
     return text if rank is None else f"{text} (group rank {rank})"
 
 

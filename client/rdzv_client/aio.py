@@ -1,0 +1,248 @@
+"""The client for asyncio code. Same engine, same thread for heartbeats: a blocked event loop does not
+cost the node its lease.
+
+    async with AsyncClient("host:29500", run="llama", min_nodes=2) as client:
+        g = await client.join()
+        await g.kv.set("epoch", b"3")
+        await g.wait_ended()
+"""
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from rdzv_client import endpoint, operations
+from rdzv_client.engine import Engine
+from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout
+from rdzv_client.generation import GenerationState, Member, fields_of, participants
+from rdzv_client.operations import Data, LeaveKind, expect
+from rdzv_client.options import NodeOptions
+from rdzv_proto.messages import (
+    Address,
+    AnyReply,
+    AnyRequest,
+    CloseRun,
+    Done,
+    Fence,
+    Finished,
+    Joined,
+    KvNumber,
+    KvValue,
+    KvValues,
+    MemberPage,
+    Members,
+    Message,
+    View,
+)
+
+R = TypeVar("R", bound=Message)
+
+
+class AsyncCalls:
+    """Sends requests through an engine and awaits their replies."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    async def ask(self, message: AnyRequest, kind: type[R], timeout_s: float | None) -> R:
+        """One request and its reply; cancelling it is safe.
+
+        Raises:
+            RdzvError: the server refused, or no answer came in time.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[AnyReply] = loop.create_future()
+
+        def resolve(reply: AnyReply) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        def take(reply: AnyReply) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(resolve, reply)
+
+        request_id = self.engine.submit(message, take)
+        try:
+            reply = await asyncio.wait_for(future, timeout_s)
+        except asyncio.TimeoutError:
+            self.engine.forget(request_id)
+            raise RequestTimeout(
+                f"{message.op}: no answer from {self.engine.session.where} for {timeout_s:g} s"
+            ) from None
+        except asyncio.CancelledError:
+            self.engine.forget(request_id)
+            raise
+        return expect(reply, kind)
+
+
+class AsyncKv:
+    """The keys of one generation; see `rdzv_client.blocking.Kv` for what each call raises."""
+
+    def __init__(self, calls: AsyncCalls, fence: Fence) -> None:
+        self._calls, self._fence = calls, fence
+
+    async def set(self, key: str, value: Data) -> None:
+        """Set a key."""
+        await self._done(operations.kv_set(self._fence, key, value))
+
+    async def get(self, key: str, timeout: float = operations.GET_S) -> bytes:
+        """The value of a key; waits up to `timeout` seconds for it."""
+        ask = operations.kv_get(self._fence, key, timeout)
+        return (await self._calls.ask(ask, KvValue, timeout + operations.SLACK_S)).value
+
+    async def wait(
+        self,
+        keys: Iterable[str],
+        timeout: float = operations.GET_S,
+    ) -> None:
+        """Wait until all keys are there."""
+        ask = operations.kv_wait(self._fence, keys, timeout)
+        await self._calls.ask(ask, Done, timeout + operations.SLACK_S)
+
+    async def add(self, key: str, delta: int = 1) -> int:
+        """Add to a counter and return the sum. A retry counts once."""
+        ask = operations.kv_add(self._fence, key, delta)
+        return (await self._calls.ask(ask, KvNumber, operations.OPERATION_S)).value
+
+    async def multi_get(
+        self,
+        keys: Iterable[str],
+        timeout: float = operations.GET_S,
+    ) -> list[bytes]:
+        """The values of several keys; waits for all of them."""
+        ask = operations.kv_multi_get(self._fence, keys, timeout)
+        return (await self._calls.ask(ask, KvValues, timeout + operations.SLACK_S)).values
+
+    async def multi_set(self, keys: Iterable[str], values: Iterable[Data]) -> None:
+        """Set several keys in one step."""
+        await self._done(operations.kv_multi_set(self._fence, keys, values))
+
+    async def _done(self, message: AnyRequest) -> None:
+        await self._calls.ask(message, Done, operations.OPERATION_S)
+
+
+class AsyncGeneration(GenerationState):
+    """One agreed membership, with its keys."""
+
+    kv: AsyncKv
+    _calls: AsyncCalls
+
+    async def members(self) -> list[Member]:
+        """The participants by group rank; asked from the server, page by page."""
+        rows: list[Member] = []
+        offset, total = 0, 1
+        while offset < total:
+            ask = Members(run=self.run, offset=offset)
+            page = await self._calls.ask(ask, MemberPage, operations.OPERATION_S)
+            rows += participants(page.members)
+            offset, total = offset + max(1, len(page.members)), page.total
+        return rows
+
+    async def wait_ended(self) -> str:
+        """Wait until the generation has ended; returns the reason."""
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(over.set)
+
+        self.ended.when_set(wake)
+        await over.wait()
+        return self.ended.reason
+
+
+class AsyncClient:
+    """A node of a run; see `rdzv_client.blocking.Client` for arguments and errors."""
+
+    def __init__(self, server: str | None = None, *, run: str, **options: Any) -> None:
+        self.options = NodeOptions(run=run, **options)
+        self.generation: AsyncGeneration | None = None
+        self._engine = Engine(
+            self.options.hello(),
+            endpoint.find(server),
+            connect_timeout_s=self.options.connect_timeout_s,
+            reconnect_timeout_s=self.options.reconnect_timeout_s,
+            on_view=self._see,
+        )
+        self._calls = AsyncCalls(self._engine)
+
+    async def join(
+        self,
+        timeout: float | None = None,
+        *,
+        address: Address | None = None,
+    ) -> AsyncGeneration:
+        """Wait for a generation with this node in it. Cancelling it withdraws the node."""
+        ask = self.options.join(self._engine.view.fence, address or Address(), timeout)
+        try:
+            joined = await self._calls.ask(ask, Joined, None)
+        except asyncio.CancelledError:
+            withdrawal = operations.leave("drained", "cancelled", None)
+            self._engine.submit(withdrawal, lambda reply: None)
+            raise
+        except RdzvError as error:
+            raise operations.located(error, self._engine.session) from None
+        finally:
+            self._engine.progress_over()
+        fields: dict[str, Any] = fields_of(self.options.run, joined)
+        generation = AsyncGeneration(**fields)
+        generation.kv = AsyncKv(self._calls, generation.fence)
+        generation._calls = self._calls
+        self.generation = generation
+        self._see(self._engine.view)
+        return generation
+
+    async def finished(self) -> None:
+        """Say that this node's work in its generation is done."""
+        if self.generation is not None:
+            ask = Finished(fence=self.generation.fence)
+            await self._calls.ask(ask, Done, operations.OPERATION_S)
+
+    async def leave(
+        self,
+        kind: LeaveKind = "finished",
+        detail: str = "",
+        *,
+        exit_code: int | None = None,
+        timeout: float = operations.OPERATION_S,
+    ) -> None:
+        """Leave the run in an orderly way."""
+        await self._calls.ask(operations.leave(kind, detail, exit_code), Done, timeout)
+
+    async def close_run(self, detail: str = "") -> None:
+        """End the run for everybody."""
+        ask = CloseRun(run=self.options.run, detail=detail)
+        await self._calls.ask(ask, Done, operations.OPERATION_S)
+
+    async def close(self) -> None:
+        """Close the connection. Without a `leave` before, the server sees this as a loss."""
+        await asyncio.to_thread(self._engine.stop)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                await self.leave("finished")
+            elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                await self.leave("drained", type(error).__name__, timeout=operations.SLACK_S)
+            else:
+                detail = f"{type(error).__name__}: {error}"
+                await self.leave("failed", detail, timeout=operations.SLACK_S)
+        except (ConnectionLost, RequestTimeout):
+            if error is None:
+                raise
+        finally:
+            await self.close()
+
+    def _see(self, view: View) -> None:
+        if self.generation is not None:
+            self.generation.see(view)

@@ -1,0 +1,357 @@
+"""The one thread that owns the socket: it drives the sans-IO session for both client classes.
+
+Heartbeats, reconnects and pushes happen here, so they do not depend on what the caller's thread or
+event loop is doing. Callers may send from their own thread (one lock guards the session); replies
+are handed to callbacks on whichever thread took them from the session.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import random
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+
+from rdzv_client.endpoint import Endpoint, show
+from rdzv_client.progress import ProgressLine
+from rdzv_client.session import Hello, Session
+from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
+from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin, Notice, Progress, View
+
+log = logging.getLogger("rdzv")
+
+READ_BYTES = 32 * 1024
+"""Per read. Most replies have a hundred bytes, and a larger buffer is mapped and unmapped each time."""
+
+IDLE_S = 5.0
+"""Longest sleep of the thread; only a bound on what a bug could cost."""
+
+STOP_S = 2.0
+"""`stop` waits this long for the thread; it may sit in a name lookup."""
+
+Callback = Callable[[AnyReply], None]
+
+
+class Engine:
+    """Connection and session of one client.
+
+    Args:
+        hello: how to introduce itself.
+        endpoints: servers, tried in turn.
+        connect_timeout_s: patience before the first contact.
+        reconnect_timeout_s: patience after a contact was lost.
+        on_view: called with each new view of the generation.
+    """
+
+    def __init__(
+        self,
+        hello: Hello,
+        endpoints: Sequence[Endpoint],
+        *,
+        connect_timeout_s: float,
+        reconnect_timeout_s: float,
+        on_view: Callable[[View], None] = lambda view: None,
+    ) -> None:
+        self.run = "-" if isinstance(hello, HelloAdmin) else hello.run
+        self.endpoints = list(endpoints)
+        self.session = Session(
+            hello,
+            random.Random(os.urandom(8)),
+            time.monotonic(),
+            connect_timeout_s=connect_timeout_s,
+            reconnect_timeout_s=reconnect_timeout_s,
+            where=show(self.endpoints),
+        )
+        self.local_host = ""
+        """This side's address of the present connection."""
+        self._on_view = on_view
+        self._lock = threading.Lock()
+        self._callbacks: dict[int, Callback] = {}
+        self._sock: socket.socket | None = None
+        self._unsent = b""
+        self._turn = 0
+        self._stopping = False
+        self._connected = threading.Event()
+        self._progress = ProgressLine(self.run)
+        self._wake_out, self._wake_in = socket.socketpair()
+        for end in (self._wake_out, self._wake_in):
+            end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_out, selectors.EVENT_READ)
+        self._interest = 0
+        self._thread = threading.Thread(target=self._main, name="rdzv", daemon=True)
+        _engines.add(self)
+        self._thread.start()
+
+    # --- for the clients ----------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """The newest view; reading it costs nothing and never blocks."""
+        return self.session.watch.view
+
+    def submit(self, message: AnyRequest, callback: Callback) -> int:
+        """Send a request; the callback gets its reply, exactly once, on some thread.
+
+        Raises:
+            ValueError: the request is too large for a frame.
+        """
+        with self._lock:
+            request_id = self.session.request(message)
+            self._callbacks[request_id] = callback
+            self._send()
+            events = self.session.events()
+            unsent = bool(self._unsent)
+        if unsent:
+            self._wake()
+        self._dispatch(events)
+        return request_id
+
+    def forget(self, request_id: int) -> None:
+        """The caller does not wait for this reply any more."""
+        with self._lock:
+            self.session.forget(request_id)
+            self._callbacks.pop(request_id, None)
+
+    def wait_connected(self, timeout_s: float | None) -> bool:
+        """Wait for the first welcome, or for the end of the session; True on one of them."""
+        return self._connected.wait(timeout_s)
+
+    def stop(self, reason: str = "closed by this process") -> None:
+        """End the session and the thread. Safe to call twice and from any thread."""
+        with self._lock:
+            self._stopping = True
+            self.session.close(reason)
+            events = self.session.events()
+        self._wake()
+        self._dispatch(events)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(STOP_S)
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn_once()
+        except Exception:
+            log.exception(
+                "rdzv[%s] internal error of the client library; please report it", self.run
+            )
+            with self._lock:
+                self.session.close("internal error of the rdzv client library")
+                events = self.session.events()
+            self._dispatch(events)
+        finally:
+            with self._lock:
+                self._close_socket()
+            self._selector.close()
+            self._wake_out.close()
+            self._wake_in.close()
+
+    def _turn_once(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self.session.tick(now)
+            if self.session.wants_disconnect and self._sock is not None:
+                self._close_socket()
+                self.session.disconnected(now, self.session.last_error)
+            attempt_at = self.session.reconnect.attempt_at
+            self._send()
+            events = self.session.events()
+            until = self._until(now)
+        # Handed out last: a caller that wakes up finds this thread asleep, not holding the GIL.
+        self._dispatch(events)
+        if self._sock is None and attempt_at is not None and now >= attempt_at:
+            self._connect()
+        else:
+            self._wait(until - now)
+            self._say_progress()
+
+    def _until(self, now: float) -> float:
+        """How long there is nothing to do. Called with the lock held."""
+        due = [self.session.next_deadline(), self._progress.due_at]
+        return min((at for at in due if at is not None), default=now + IDLE_S)
+
+    def _wait(self, pause_s: float) -> None:
+        """Sleep until there is input, a wake-up or a deadline; then read."""
+        sock = self._sock
+        if sock is not None:
+            interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            if interest != self._interest:
+                self._interest = interest
+                self._selector.modify(sock, interest)
+        for key, mask in self._selector.select(min(max(0.0, pause_s), IDLE_S)):
+            if key.fileobj is self._wake_out:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_out.recv(4096)
+            elif mask & selectors.EVENT_READ and sock is not None:
+                self._read(sock)
+
+    def _read(self, sock: socket.socket) -> None:
+        """Read before anything is judged: an answer may be waiting in the kernel."""
+        try:
+            data = sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            data, reason = b"", _reason(error)
+        else:
+            reason = "the server closed the connection"
+        with self._lock:
+            now = time.monotonic()
+            if data:
+                self.session.received(now, data)
+            else:
+                self._close_socket()
+                if self.session.wants_disconnect:
+                    reason = self.session.last_error
+                self.session.disconnected(now, reason)
+
+    def _connect(self) -> None:
+        """One attempt: resolve the name afresh, try its addresses in turn."""
+        endpoint = self.endpoints[self._turn % len(self.endpoints)]
+        self._turn += 1
+        with self._lock:
+            patience_s = self.session.reconnect.attempt_s
+            self.session.connecting()
+        try:
+            sock = _open(endpoint, patience_s)
+        except OSError as error:
+            with self._lock:
+                self.session.disconnected(time.monotonic(), f"{endpoint}: {_reason(error)}")
+            return
+        with self._lock:
+            if self._stopping:
+                sock.close()
+                return
+            self._sock = sock
+            self._interest = selectors.EVENT_READ
+            self._selector.register(sock, self._interest)
+            self.local_host = str(sock.getsockname()[0]).removeprefix("::ffff:")
+            self.session.connected(time.monotonic())
+            self._send()
+
+    def _send(self) -> None:
+        """Write what the session has, as far as the socket takes it. Called with the lock held."""
+        self._unsent += self.session.data_to_send()
+        if self._sock is None or not self._unsent:
+            return
+        try:
+            sent = self._sock.send(self._unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = b""  # the read side notices and reports it
+            return
+        self._unsent = self._unsent[sent:]
+
+    def _close_socket(self) -> None:
+        self._unsent = b""
+        if self._sock is not None:
+            self._selector.unregister(self._sock)
+            self._sock.close()
+            self._sock = None
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake_in.send(b"\0")
+
+    # --- events -------------------------------------------------------------------------------
+
+    def _dispatch(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Answered():
+                    callback = self._callbacks.pop(event.request_id, None)
+                    if callback is not None:
+                        callback(event.reply)
+                case View():
+                    self._on_view(event)
+                case StateChanged():
+                    self._state_changed(event)
+                case Unreachable():
+                    log.warning(
+                        "rdzv[%s] server %s not reachable for %.0f s (giving up after %.0f s): %s",
+                        self.run, self.session.where, event.elapsed_s, event.limit_s, event.reason,
+                    )  # fmt: skip
+                case Progress():
+                    log.info(self._progress.take(time.monotonic(), event))
+                case Notice():
+                    log.warning("rdzv[%s] %s", self.run, event.message)
+
+    def _state_changed(self, event: StateChanged) -> None:
+        where = self.session.where
+        if event.state is State.CONNECTED:
+            if event.away_s:
+                log.warning(
+                    "rdzv[%s] connection to %s restored after %.1f s", self.run, where, event.away_s
+                )
+            self._connected.set()
+        elif event.state is State.SUSPENDED:
+            log.warning("rdzv[%s] connection to %s lost: %s", self.run, where, event.reason)
+        else:
+            self._connected.set()
+
+    def progress_over(self) -> None:
+        """Nobody waits any more."""
+        self._progress.stop()
+
+    def _say_progress(self) -> None:
+        if self._progress.due_at is not None:
+            text = self._progress.tick(time.monotonic())
+            if text is not None:
+                log.info(text)
+
+    def forked(self) -> None:
+        """In a forked child: give the socket up, so that the parent's death closes it."""
+        self._stopping = True
+        for sock in (self._sock, self._wake_in, self._wake_out):
+            if sock is not None:
+                sock.close()
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_engines):
+        engine.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _open(endpoint: Endpoint, patience_s: float) -> socket.socket:
+    """Connect to the first address that answers; the patience is for all of them together."""
+    until = time.monotonic() + patience_s
+    failure: OSError | None = None
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    for family, kind, proto, _, address in found:
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            break
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(left_s)
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            failure = error
+            continue
+        return sock
+    raise failure or TimeoutError(errno.ETIMEDOUT, "no answer")
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"name lookup failed: {error.strerror}"
+    return error.strerror or str(error) or type(error).__name__

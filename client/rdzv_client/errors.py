@@ -1,0 +1,211 @@
+"""What the client library raises. One class for each row of the protocol's error table.
+
+RdzvError
+  MalformedRequest, Unsupported, UnknownRun, NotAMember, LimitExceeded, FrameTooLarge,
+  NotANumber, InternalServerError
+  Final: no retry can help
+    Fenced, Unauthenticated, RunClosed, RunFinished, RunFailed, PolicyMismatch, DuplicateRank
+  GenerationEnded: join again
+    SessionLost, UnknownEpoch
+  Timeout
+    JoinTimeout, WaitTimeout, RequestTimeout
+  Unreachable
+    ConnectionLost, ShuttingDown, Superseded
+"""
+
+from typing import ClassVar
+
+from rdzv_proto.errors import ERRORS, ErrorCode, ErrorInfo, info
+from rdzv_proto.messages import Error
+
+_CLASSES: dict[ErrorCode, type["RdzvError"]] = {}
+
+
+class RdzvError(Exception):
+    """Base of all errors of this library.
+
+    Attributes:
+        message: what happened, to whom, where, since when.
+        action: what to do about it.
+        info: the row of the error table.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+    def __init__(self, message: str, action: str = "") -> None:
+        self.message = message
+        self.action = action or self.info.action
+        super().__init__(f"{message}. {self.action} [{self.info.label}]".replace(".. ", ". "))
+
+    def __init_subclass__(cls) -> None:
+        if "code" in cls.__dict__:
+            _CLASSES[cls.code] = cls
+
+    @property
+    def info(self) -> ErrorInfo:
+        """The row of the error table."""
+        return ERRORS[self.code]
+
+    def __reduce__(self) -> tuple[type["RdzvError"], tuple[str, str]]:
+        return type(self), (self.message, self.action)
+
+
+class Final(RdzvError):
+    """No retry can help."""
+
+
+class GenerationEnded(RdzvError):
+    """The generation is over: join again."""
+
+    code = ErrorCode.STALE_GENERATION
+
+
+class Timeout(RdzvError, TimeoutError):
+    """Something did not happen in time."""
+
+
+class Unreachable(RdzvError, ConnectionError):
+    """The server cannot be talked to."""
+
+
+class MalformedRequest(RdzvError):
+    """The server could not read a request."""
+
+    code = ErrorCode.MALFORMED
+
+
+class Unsupported(RdzvError):
+    """Client and server are of versions that do not go together."""
+
+    code = ErrorCode.UNSUPPORTED
+
+
+class UnknownRun(RdzvError):
+    """There is no such run."""
+
+    code = ErrorCode.UNKNOWN_RUN
+
+
+class SessionLost(GenerationEnded):
+    """The server gave this node up."""
+
+    code = ErrorCode.SESSION_LOST
+
+
+class UnknownEpoch(GenerationEnded):
+    """The server restarted without its memory."""
+
+    code = ErrorCode.UNKNOWN_EPOCH
+
+
+class Fenced(Final):
+    """A newer process took over this node id."""
+
+    code = ErrorCode.FENCED
+
+
+class RunClosed(Final):
+    """The run was closed on purpose."""
+
+    code = ErrorCode.RUN_CLOSED
+
+
+class JoinTimeout(Timeout):
+    """Too few nodes joined in time."""
+
+    code = ErrorCode.JOIN_TIMEOUT
+
+
+class LimitExceeded(RdzvError):
+    """A limit of the server would be passed."""
+
+    code = ErrorCode.LIMIT_EXCEEDED
+
+
+class ShuttingDown(Unreachable):
+    """The server is going away."""
+
+    code = ErrorCode.SHUTTING_DOWN
+
+
+class InternalServerError(RdzvError):
+    """A fault of the server."""
+
+    code = ErrorCode.INTERNAL
+
+
+class Unauthenticated(Final):
+    """A token is wrong, or one is demanded."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+
+class PolicyMismatch(Final):
+    """This node disagrees with what the run's first node fixed."""
+
+    code = ErrorCode.POLICY_MISMATCH
+
+
+class DuplicateRank(Final):
+    """Another living node gave the same rank hint."""
+
+    code = ErrorCode.DUPLICATE_RANK
+
+
+class RunFinished(Final):
+    """The run ended in success while this node was a standby."""
+
+    code = ErrorCode.RUN_FINISHED
+
+
+class RunFailed(Final):
+    """Too few nodes are left, and those that are gone cannot come back."""
+
+    code = ErrorCode.RUN_FAILED
+
+
+class WaitTimeout(Timeout):
+    """A key did not appear in time."""
+
+    code = ErrorCode.WAIT_TIMEOUT
+
+
+class NotAMember(RdzvError):
+    """The operation is for members."""
+
+    code = ErrorCode.NOT_A_MEMBER
+
+
+class Superseded(Unreachable):
+    """A newer request or connection of this process took the place."""
+
+    code = ErrorCode.SUPERSEDED
+
+
+class FrameTooLarge(RdzvError):
+    """A message is longer than the protocol allows."""
+
+    code = ErrorCode.FRAME_TOO_LARGE
+
+
+class NotANumber(RdzvError):
+    """The value of a key is no counter."""
+
+    code = ErrorCode.NOT_A_NUMBER
+
+
+class ConnectionLost(Unreachable):
+    """The server could not be reached for too long."""
+
+    code = ErrorCode.CONNECTION_LOST
+
+
+class RequestTimeout(Timeout):
+    """No answer came in time."""
+
+    code = ErrorCode.REQUEST_TIMEOUT
+
+
+def from_reply(error: Error) -> RdzvError:
+    """The exception for an error reply; a code of a newer server reads as its nearest kind."""
+    return _CLASSES[info(error.code).code](error.message, error.action)

@@ -1,0 +1,143 @@
+"""What `rdzv status` prints: tables for people, one JSON document for programs."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rdzv_proto.messages import MemberStatus, RunStatus, ServerStatus
+
+_NONE = "–"
+
+
+def duration(ms: float) -> str:
+    """`850 ms`, `41 s`, `12 min`, `3.5 h`, `2.1 d`."""
+    for unit, size_ms, below in (("ms", 1, 1_000), ("s", 1_000, 120_000), ("min", 60_000, 7_200_000),
+                                 ("h", 3_600_000, 172_800_000)):  # fmt: skip
+        if ms < below:
+            return f"{ms / size_ms:.0f} {unit}"
+    return f"{ms / 86_400_000:.1f} d"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    )
+
+
+def server_lines(where: str, status: ServerStatus, round_trip_s: float) -> str:
+    """Two lines about the server itself."""
+    return (
+        f"server {where} · {status.server} · protocol {status.protocol} · instance "
+        f"{status.instance} · epoch {status.epoch} · state {status.state} · up "
+        f"{duration(status.uptime_ms)}\n"
+        f"{status.runs} runs · {status.sessions} sessions · {status.connections} connections · "
+        f"stalled {status.stalls} times ({duration(status.stalled_ms)}) · round trip "
+        f"{round_trip_s * 1000:.1f} ms"
+    )
+
+
+def runs_table(runs: Sequence[RunStatus]) -> str:
+    """One row per run."""
+    rows = [
+        (
+            run.run,
+            run.phase,
+            _NONE if run.fence is None else str(run.fence.generation),
+            nodes(run),
+            duration(run.phase_age_ms),
+            why(run),
+        )
+        for run in runs
+    ]
+    return table(("RUN", "STATE", "GEN", "NODES", "SINCE", "WHY"), rows)
+
+
+def nodes(run: RunStatus) -> str:
+    """`3 of 2:4, 1 standby`."""
+    policy = run.policy
+    limits = "" if policy is None else f" of {_range(policy.min_nodes, policy.max_nodes)}"
+    count = run.participants if run.phase == "live" else run.members - run.finished
+    text = f"{count}{limits}"
+    if run.standbys:
+        text += f", {run.standbys} standby"
+    if run.finished:
+        text += f", {run.finished} finished"
+    return text
+
+
+def why(run: RunStatus) -> str:
+    """The decision's reason, and who is missing."""
+    text = run.reason
+    if run.waiting_for:
+        text += f" · waiting for {', '.join(run.waiting_for)}"
+    return text or _NONE
+
+
+def run_lines(run: RunStatus, members: Sequence[MemberStatus]) -> str:
+    """Everything about one run."""
+    fence = _NONE if run.fence is None else str(run.fence)
+    lines = [
+        f"run {run.run} · {run.phase} for {duration(run.phase_age_ms)} · fence {fence}",
+        f"nodes: {nodes(run)}",
+        f"why: {why(run)}",
+    ]
+    if run.ended is not None:
+        lines.append(f"last end ({run.ended.kind}): {run.ended.reason}")
+    rows = [
+        (
+            _NONE if member.group_rank is None else str(member.group_rank),
+            member.name,
+            member.node_id,
+            member.state,
+            duration(member.incarnation_age_ms),
+            f"{duration(member.heard_ms_ago)} ago",
+            _address(member),
+        )
+        for member in members
+    ]
+    head = ("RANK", "NODE", "ID", "STATE", "AGE", "HEARD", "ADDRESS")
+    return "\n".join([*lines, "", table(head, rows)] if rows else [*lines, "no members"])
+
+
+def document(
+    where: str,
+    status: ServerStatus,
+    round_trip_s: float,
+    runs: Sequence[tuple[RunStatus, Sequence[MemberStatus]]],
+) -> str:
+    """The whole status as JSON. Its keys are API: they only ever grow."""
+    server = _fields(status)
+    server |= {"address": where, "round_trip_ms": round(round_trip_s * 1000, 3)}
+    return msgspec.json.format(
+        msgspec.json.encode(
+            {"server": server, "runs": [_run(run, members) for run, members in runs]}
+        ),
+        indent=2,
+    ).decode()
+
+
+def _run(run: RunStatus, members: Sequence[MemberStatus]) -> dict[str, object]:
+    data = _fields(run)
+    data["member_count"] = data["members"]
+    data["members"] = [_fields(member) for member in members]
+    return data
+
+
+def _fields(of: ServerStatus | RunStatus | MemberStatus) -> dict[str, object]:
+    """Every field, whether it has its default or not: programs must not guess at absent keys."""
+    return {name: msgspec.to_builtins(getattr(of, name)) for name in of.__struct_fields__}
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}:{high}"
+
+
+def _address(member: MemberStatus) -> str:
+    address = member.address
+    if not address.host:
+        return member.peer or _NONE
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{host}:{address.port}" if address.port else host

@@ -1,0 +1,1 @@
+"""The torchrun plug-in: `torchrun --rdzv-backend=rdzv`."""

@@ -1,0 +1,282 @@
+"""The rendezvous handler that torchrun's agent drives (TORCH.md 3).
+
+All calls come from the agent's main thread. `num_nodes_waiting()` reads a value that pushes keep
+current; it never blocks and never raises, for whatever it raises kills healthy workers. `shutdown()`
+is a leave, never a close of the run, and never raises either.
+"""
+
+import atexit
+import logging
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    api,
+)
+
+from rdzv_client import endpoint
+from rdzv_client.blocking import Client, Generation
+from rdzv_client.errors import RdzvError, RunFinished
+from rdzv_client.operations import LeaveKind
+from rdzv_client.torch import conf, logs
+from rdzv_client.torch.export import WorkerExport
+from rdzv_client.torch.owner import owner_of_run
+from rdzv_client.torch.port import ReservedPort
+from rdzv_client.torch.signals import Terminated, termination_raises
+from rdzv_client.torch.store import AgentStore
+from rdzv_proto.messages import Address
+
+log = logging.getLogger("rdzv")
+
+LAST_WORDS_S = 2.0
+"""What a node that is ending may spend on saying so: schedulers kill what does not end."""
+
+
+class RdzvHandler(RendezvousHandler):
+    """One agent's handler.
+
+    Args:
+        backend: the name under which it was asked for.
+        client: the node.
+        settings: from --rdzv-conf.
+        local_addr: from --local-addr.
+    """
+
+    def __init__(
+        self, backend: str, client: Client, settings: conf.Conf, local_addr: str | None
+    ) -> None:
+        self._backend = backend
+        self._client = client
+        self._settings = settings
+        self._local_addr = local_addr
+        self._port: ReservedPort | None = None
+        self._next_port: ReservedPort | None = ReservedPort()  # not while others wait for this node
+        self._export = WorkerExport(client)
+        self._finished = False
+        self._over = False
+        self._nat_warned = False
+        atexit.register(self._at_exit)
+
+    @classmethod
+    def create(cls, params: RendezvousParameters) -> "RdzvHandler":
+        """Make a handler from what torchrun was told.
+
+        Raises:
+            ValueError: a setting is wrong.
+        """
+        logs.set_up()
+        settings = conf.read(params.config, os.environ)
+        for warning in settings.warnings:
+            log.warning("rdzv[%s] %s", params.run_id, warning)
+        given = params.endpoint or os.environ.get(endpoint.VARIABLE, "")
+        if not given:
+            raise ValueError(
+                "--rdzv-endpoint is missing: it must name the machine where rdzv-server runs, as in "
+                f"--rdzv-endpoint=HOST:29500 (or set {endpoint.VARIABLE})"
+            )
+        for one in endpoint.parse(given):
+            default = "" if one.port_given else " (no port given: the default is used)"
+            log.info("rdzv[%s] rendezvous at %s%s", params.run_id, one, default)
+        client = Client(
+            given,
+            run=params.run_id,
+            min_nodes=params.min_nodes,
+            max_nodes=params.max_nodes,
+            owner=owner_of_run(params.run_id),
+            **settings.options,
+        )
+        return cls(params.backend, client, settings, params.local_addr)
+
+    # --- what the agent calls -----------------------------------------------------------------
+
+    def get_backend(self) -> str:
+        """The name torch knows this handler by."""
+        return self._backend
+
+    def get_run_id(self) -> str:
+        """--rdzv-id."""
+        return self._client.options.run
+
+    @property
+    def use_agent_store(self) -> bool:
+        """False: worker 0 hosts the workers' store, on a fresh port for each generation."""
+        return False
+
+    def is_closed(self) -> bool:
+        """True once the run was closed on purpose."""
+        ended = self._client.engine.view.ended
+        return ended is not None and ended.kind == "closed"
+
+    def set_closed(self) -> None:
+        """Close the run for everybody. torch's agent never calls this."""
+        self._client.close_run("closed by a rendezvous handler")
+
+    def num_nodes_waiting(self) -> int:
+        """Above 0: stop the workers and rendezvous again. Kept current by pushes."""
+        return self._client.engine.view.waiting
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Block until this node is in a formed generation.
+
+        Raises:
+            RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError,
+            RendezvousStateError: the text says what, who, where, since when, and what to do.
+            SystemExit: 0 when the run finished while this node was a standby.
+        """
+        self._finished = False
+        try:
+            with termination_raises():
+                generation = self._join()
+        except RunFinished as done:
+            log.info("rdzv[%s] %s; this standby ends with it", self.get_run_id(), done.message)
+            raise SystemExit(0) from None
+        except RdzvError as error:
+            raise _torch_error(error) from None
+        except Terminated as terminated:
+            self._leave("drained", "SIGTERM while waiting for the rendezvous", LAST_WORDS_S)
+            terminated.die()
+            raise
+        except BaseException as error:  # a signal that torch turned into an exception
+            self._leave("drained", f"{type(error).__name__}: {error}", LAST_WORDS_S)
+            raise
+        self._take_port()
+        return self._info(generation)
+
+    def shutdown(self) -> bool:
+        """Leave the run, saying why as far as that can be known. Never raises."""
+        if self._over:
+            return True
+        kind, detail, exit_code = self._why()
+        self._end(kind, detail, exit_code, self._settings.close_timeout_s)
+        return True
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _join(self) -> Generation:
+        self._client.connect()
+        host = self._local_addr or self._client.engine.local_host
+        if self._next_port is None:
+            self._next_port = ReservedPort()
+        address = Address(host=host, port=self._next_port.port, explicit=bool(self._local_addr))
+        return self._client.join(address=address)
+
+    def _take_port(self) -> None:
+        """The new generation has its own port; the last one's is free again."""
+        old, self._port, self._next_port = self._port, self._next_port, None
+        if old is not None:
+            old.release()
+
+    def _info(self, generation: Generation) -> RendezvousInfo:
+        run, master = self.get_run_id(), generation.master
+        log.info(
+            "rdzv[%s] generation %d: group rank %d of %d (%s)",
+            run, generation.number, generation.rank, generation.world_size, generation.reason,
+        )  # fmt: skip
+        if generation.rank == 0:
+            log.info(
+                "rdzv[%s] MASTER_ADDR=%s MASTER_PORT=%d chosen because: %s",
+                run, master.host, master.port, generation.master_reason,
+            )  # fmt: skip
+            self._warn_of_nat()
+        generation.ended.when_set(lambda: self._note_end(generation))
+        self._export.publish(generation)
+        return RendezvousInfo(
+            store=AgentStore(
+                generation,
+                timedelta(seconds=self._settings.read_timeout_s),
+                lambda: self._note_finished(generation),
+            ),
+            rank=generation.rank,
+            world_size=generation.world_size,
+            bootstrap_store_info=RendezvousStoreInfo(master.host, master.port),
+        )
+
+    def _note_end(self, generation: Generation) -> None:
+        log.log(
+            logging.INFO if generation.ended.kind == "finished" else logging.WARNING,
+            "rdzv[%s] generation %d ended: %s",
+            generation.run, generation.number, generation.ended.reason,
+        )  # fmt: skip
+
+    def _note_finished(self, generation: Generation) -> None:
+        """The agent's workers succeeded; it is about to enter the exit barrier."""
+        self._finished = True
+        try:
+            self._client.finished()
+        except RdzvError as error:
+            log.info("rdzv[%s] %s", generation.run, error.message)
+
+    def _warn_of_nat(self) -> None:
+        """The server sees another address than this node has: others may not reach this one."""
+        engine = self._client.engine
+        welcome = engine.session.welcome
+        if self._local_addr or self._nat_warned or welcome is None:
+            return
+        if welcome.observed_host and welcome.observed_host != engine.local_host:
+            self._nat_warned = True
+            log.warning(
+                "rdzv[%s] this node's address towards the server is %s, but the server sees it as "
+                "%s: there is a proxy or NAT between them. If other nodes cannot reach %s, give "
+                "this node's address with --local-addr",
+                self.get_run_id(), engine.local_host, welcome.observed_host, engine.local_host,
+            )  # fmt: skip
+
+    def _why(self) -> tuple[LeaveKind, str, int | None]:
+        """torch does not tell why it shuts down: the exception in flight does (TORCH.md 3.6)."""
+        error = sys.exc_info()[1]
+        if self._finished:
+            return "finished", "", None
+        if isinstance(error, ChildFailedError):
+            rank, failure = error.get_first_failure()
+            return "failed", f"worker rank {rank}", failure.exitcode
+        if error is None:
+            return "finished", "", None
+        if isinstance(error, (api.RendezvousError, SystemExit, KeyboardInterrupt)):
+            return "drained", type(error).__name__, None
+        return "failed", f"{type(error).__name__}: {error}", None
+
+    def _at_exit(self) -> None:
+        """torch calls no `shutdown()` after a signal: the interpreter's end is the last chance."""
+        if self._over:
+            return
+        kind: LeaveKind = "finished" if self._finished else "drained"
+        self._end(kind, "the agent ended", None, LAST_WORDS_S)
+
+    def _end(self, kind: LeaveKind, detail: str, exit_code: int | None, limit_s: float) -> None:
+        self._over = True
+        self._leave(kind, detail, limit_s, exit_code)
+        self._client.close()
+        self._export.remove()
+        for port in (self._port, self._next_port):
+            if port is not None:
+                port.release()
+        atexit.unregister(self._at_exit)
+
+    def _leave(
+        self, kind: LeaveKind, detail: str, limit_s: float, exit_code: int | None = None
+    ) -> None:
+        """Tell the server, within a limit; nothing to tell it if there never was a contact."""
+        session = self._client.engine.session
+        if session.welcome is None:
+            return
+        if not session.connected_now:
+            limit_s = min(limit_s, LAST_WORDS_S)
+        try:
+            self._client.leave(kind, detail, exit_code=exit_code, timeout=limit_s)
+        except RdzvError as error:
+            log.warning(
+                "rdzv[%s] left without telling the server: %s", self.get_run_id(), error.message
+            )
+
+
+def _torch_error(error: RdzvError) -> Exception:
+    kind: Any = getattr(api, error.info.torch)
+    exception: Exception = kind(str(error))
+    return exception

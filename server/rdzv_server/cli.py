@@ -1,0 +1,163 @@
+"""The command `rdzv-server`: flags and environment to a `Config`, errors to one line and an exit code.
+
+Exit codes: 0 after an orderly shutdown; 2 for a wrong flag, a missing extra, an address that cannot
+be listened on. Never a traceback for any of these.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from rdzv_proto import PORT_DEFAULT, __version__
+from rdzv_server.config import Config
+
+EXIT_USAGE = 2
+
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|)\s*")
+_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(click.ParamType[float]):
+    """`500ms`, `10s`, `2m`, `1h`, or a number of seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """To seconds."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        match = _DURATION.fullmatch(str(value))
+        if match is None:
+            self.fail(f"{value!r} is no duration (500ms, 10s, 2m, or seconds)", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _option(name: str, **attrs: Any) -> Callable[[F], F]:
+    """An option with its `RDZV_*` twin, shown in the help and named in errors."""
+    variable = "RDZV_" + name.removeprefix("--").replace("-", "_").upper()
+    return click.option(name, envvar=variable, show_envvar=True, **attrs)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@_option("--host", default="127.0.0.1", help="Address to listen on.")
+@_option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT_DEFAULT,
+    help="Port to listen on; 0 takes a free one and prints it in the READY line.",
+)
+@_option(
+    "--insecure-no-auth",
+    is_flag=True,
+    help="Allow --host beyond loopback although nobody has to prove who they are.",
+)
+@_option(
+    "--reconnect-grace",
+    type=Duration(),
+    default="1s",
+    help="How long a node whose connection closed may take to come back before it is lost.",
+)
+@_option(
+    "--scale-up-delay",
+    type=Duration(),
+    default="1s",
+    help="Newcomers to a live run are announced after this long without a further one.",
+)
+@_option(
+    "--run-keep",
+    type=Duration(),
+    default="10m",
+    help="How long ended runs stay in the status, and closed ones refuse joins.",
+)
+@_option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="One line per event on stderr, as key=value pairs or as JSON.",
+)
+@_option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Least important events to log.",
+)
+@_option(
+    "--loop",
+    type=click.Choice(["auto", "uvloop", "asyncio"]),
+    default="auto",
+    help="Event loop; auto takes uvloop if it is installed.",
+)
+@click.version_option(__version__, prog_name="rdzv-server", message="%(prog)s %(version)s")
+def command(**options: Any) -> None:
+    """Rendezvous server for elastic distributed training.
+
+    Nodes of a training job meet here: start it once, on any machine that all nodes can reach, and
+    point torchrun at it:
+
+    \b
+    torchrun --rdzv-backend=rdzv --rdzv-endpoint=HOST:29500 --rdzv-id=JOB --nnodes=2:4 train.py
+
+    When it accepts connections it prints one line on stdout, which scripts can wait for:
+
+    \b
+    READY host=… port=… http_port=off instance=… epoch=… state=memory
+
+    SIGTERM or SIGINT shuts it down in order; a second one at once.
+    """
+    for name in ("reconnect_grace", "scale_up_delay", "run_keep"):
+        options[f"{name}_s"] = options.pop(name)
+    config = Config(**options)
+    try:
+        config.settings()
+    except ValueError as error:
+        _fail(str(error))
+    try:
+        from rdzv_server.shell.listen import ListenError, is_loopback
+        from rdzv_server.shell.main import serve
+    except ModuleNotFoundError as error:
+        if error.name != "structlog":
+            raise
+        _fail('needs the server extra: pip install "rdzv[server]"', sep=" ")
+    try:
+        if not config.insecure_no_auth and not is_loopback(config.host):
+            _fail(
+                f"refusing to listen on {config.host}: without authentication whoever reaches "
+                "the port can join and end runs. Listen on a loopback address, or add "
+                "--insecure-no-auth on a network that you trust."
+            )
+        sys.exit(serve(config))
+    except ListenError as error:
+        _fail(str(error))
+    except ImportError:
+        _fail('--loop uvloop: uvloop is not installed: pip install "rdzv[server]"')
+
+
+def main() -> None:
+    """Entry point."""
+    _ignore_kubernetes_links()
+    command(prog_name="rdzv-server")
+
+
+def _ignore_kubernetes_links() -> None:
+    """A Service called rdzv makes Kubernetes set RDZV_PORT=tcp://… in every pod beside it."""
+    value = os.environ.get("RDZV_PORT", "")
+    if "://" in value:
+        del os.environ["RDZV_PORT"]
+        sys.stderr.write(
+            f"rdzv-server: ignoring RDZV_PORT={value} (set by Kubernetes for a Service; use "
+            "enableServiceLinks: false)\n"
+        )
+
+
+def _fail(text: str, sep: str = ": ") -> NoReturn:
+    sys.stderr.write(f"rdzv-server{sep}{text}\n")
+    sys.exit(EXIT_USAGE)

@@ -1,0 +1,1 @@
+"""The only asyncio in the server: sockets, timer, signals, logs. It decides nothing."""

@@ -1,0 +1,67 @@
+"""Structured logs on stderr: one line per event, with run, node and fence on each.
+
+Everything a client may have written is quoted by the renderer, and names hold no control characters
+by the protocol's own types, so a line cannot be forged.
+"""
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+from rdzv_server.core.events import Report
+
+Format = Literal["text", "json"]
+_FIRST = ["timestamp", "level", "event", "run", "node", "fence"]
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def set_up(form: Format, level: str) -> None:
+    """Configure logging for this process.
+
+    Args:
+        form: `text` (logfmt) or `json`, one object per line.
+        level: `debug`, `info`, `warning` or `error`.
+    """
+    renderer = (
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.processors.LogfmtRenderer(key_order=_FIRST, drop_missing=True)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def write(report: Report) -> None:
+    """Write a report of the core."""
+    logger = structlog.get_logger()
+    logger.log(
+        _LEVELS[report.level],
+        report.event,
+        run=report.run,
+        node=report.node,
+        fence=report.fence,
+        **report.fields,
+    )
+
+
+def event(name: str, level: str = "info", **fields: object) -> None:
+    """Write an event of the shell itself."""
+    structlog.get_logger().log(
+        _LEVELS[level], name, **{"run": "-", "node": "-", "fence": "-", **fields}
+    )

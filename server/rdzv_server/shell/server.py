@@ -1,0 +1,177 @@
+"""The server process around the core: accepts, feeds events, executes effects, keeps the timer.
+
+The clock is read here and nowhere else: once per batch of input. The core is entered at least once
+per tick, which is how it notices that the process did not run (SEMANTICS D1).
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from rdzv_proto import codec
+from rdzv_proto.messages import AnyRequest, Welcome
+from rdzv_server.core.clock import TICK_S
+from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.events import (
+    Broadcast,
+    Close,
+    Effect,
+    Lost,
+    Opened,
+    Received,
+    Report,
+    Send,
+)
+from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.shell import log
+from rdzv_server.shell.connection import Connection
+from rdzv_server.shell.limiter import Limiter
+
+SHUTDOWN_S = 2.0
+"""Clients get this long to read that the server is going away."""
+
+RETRY_AFTER_MS = 500
+"""How long clients hold off after that: a restart takes about this long."""
+
+
+class Server:
+    """One server process.
+
+    Args:
+        settings: for the core.
+        identity: of this start.
+    """
+
+    def __init__(self, settings: Settings, identity: Identity) -> None:
+        self.version = identity.version
+        self._core = Coordinator(settings, identity)
+        self._connections: dict[int, Connection] = {}
+        self._sockets = 0
+        self._next_conn = 0
+        self._to_flush: list[Connection] = []
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._limiters: dict[str, Limiter] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._stopped = False
+        self._execute(self._core.tick(time.monotonic()))
+        self._arm()
+
+    def protocol(self) -> Connection:
+        """A new connection's end, for `loop.create_server`."""
+        self._next_conn += 1
+        return Connection(self, self._next_conn)
+
+    async def shut_down(self) -> None:
+        """Tell everyone, give them a moment to read it, and cut what is left."""
+        self._execute(self._core.shut_down(time.monotonic(), RETRY_AFTER_MS))
+        self.flush()
+        for connection in list(self._connections.values()):
+            connection.finish()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), SHUTDOWN_S)
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- from connections ---------------------------------------------------------------------
+
+    def connected(self, connection: Connection) -> None:
+        """A socket was accepted."""
+        self._sockets += 1
+        self._empty.clear()
+        self.later(self._core.tables.settings.hello_timeout_s, connection.expect_preamble)
+
+    def opened(self, connection: Connection) -> None:
+        """A good preamble came."""
+        self._connections[connection.conn] = connection
+        event = Opened(connection.conn, connection.peer_host, connection.local_host)
+        self._execute(self._core.handle(time.monotonic(), event))
+
+    def received(self, connection: Connection, request_id: int, message: AnyRequest) -> None:
+        """A request came."""
+        if connection.conn in self._connections:
+            event = Received(connection.conn, request_id, message)
+            self._execute(self._core.handle(time.monotonic(), event))
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        """The connection is gone, or is being closed by the shell."""
+        if self._connections.pop(connection.conn, None) is not None:
+            self._execute(self._core.handle(time.monotonic(), Lost(connection.conn, reason)))
+            self.flush()
+
+    def disconnected(self, connection: Connection, reason: str) -> None:
+        """The socket is closed."""
+        self.lost(connection, reason)
+        self._sockets -= 1
+        if not self._sockets:
+            self._empty.set()
+
+    def refused(self, connection: Connection, event: str, text: str) -> None:
+        """Something from outside that nobody asked for: at most one line a second of each kind."""
+        held = self._limiters.setdefault(event, Limiter()).pass_at(time.monotonic())
+        if held is not None:
+            more = {"suppressed": held} if held else {}
+            log.event(event, "warning", peer=connection.peer, reason=text[:256], **more)
+
+    def to_flush(self, connection: Connection) -> None:
+        """The connection has something queued."""
+        self._to_flush.append(connection)
+
+    def flush(self) -> None:
+        """Write everything queued, one call per connection; then look at the timer."""
+        while self._to_flush:
+            waiting, self._to_flush = self._to_flush, []
+            for connection in waiting:
+                connection.flush()
+        self._arm()
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run an action after a while."""
+        self._loop.call_later(delay_s, action)
+
+    # --- effects and time ---------------------------------------------------------------------
+
+    def _execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(conn, request_id, message):
+                    connection = self._connections.get(conn)
+                    if connection is not None:
+                        connection.send(codec.encode(request_id, message))
+                        if isinstance(message, Welcome):
+                            connection.welcome()
+                case Broadcast(conns, push):
+                    frame = codec.encode(0, push)
+                    for conn in conns:
+                        connection = self._connections.get(conn)
+                        if connection is not None:
+                            connection.send(frame)
+                case Close(conn, goodbye):
+                    connection = self._connections.pop(conn, None)
+                    if connection is not None:
+                        connection.goodbye(goodbye)
+                case Report():
+                    log.write(effect)
+
+    def _arm(self) -> None:
+        """One timer for everything. A later deadline is found when the present timer fires."""
+        if self._stopped:
+            return
+        now = time.monotonic()
+        due = self._core.next_deadline()
+        at = now + TICK_S if due is None else min(now + TICK_S, due)
+        if self._timer is None or at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = self._loop.call_later(max(0.0, at - now), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        # uvloop's timers fire up to a millisecond early; the core must find its deadline due.
+        self._execute(self._core.tick(max(time.monotonic(), self._timer_at)))
+        self.flush()
