@@ -85,7 +85,7 @@ def _agent(
         info = handler.next_rendezvous()
         results.append((began, time.monotonic(), info.rank))
         keep.append(info)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  (this agent did not make it; the table says so)
         print(f"{type(error).__name__}: {str(error)[:120]}", flush=True)
         results.append((began, time.monotonic(), -1))
 

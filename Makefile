@@ -1,0 +1,70 @@
+# `make demo` and `make test` set themselves up in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_SPEC ?= torch==2.13.0
+SEEDS ?= 0-1999
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
+INPUTS := pyproject.toml tests/constraints.txt
+TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack coverage ruff mypy import-linter
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit sim e2e bench torch-matrix reference format clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(VENV)/ready-demo  ## a real torchrun job loses a node, re-forms and finishes (3 minutes)
+	@$(BIN)/python deploy/demo/run.py
+
+test: check  ## everything that must hold before a change is merged
+	@$(BIN)/python -m pytest -q
+
+check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generated page
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+	@$(BIN)/python -m rdzv_proto.reference --check
+	@echo "check: format, lint, types, import contracts and PROTOCOL.md are good"
+
+unit: $(VENV)/ready-test  ## the quick tests: no process, no socket
+	@$(BIN)/python -m pytest -q tests/unit tests/test_tidy.py
+
+sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --crashes
+
+e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
+	@$(BIN)/python -m pytest -q tests/e2e --full
+
+bench: $(VENV)/ready-test  ## c10d and rdzv, interleaved, for N = 2 … 512
+	@$(BIN)/python -m tests.bench rendezvous
+
+torch-matrix: $(VENV)/ready-test  ## the plug-in against the oldest and the newest torch
+	@$(BIN)/python -m tests.torch_matrix
+
+reference: $(VENV)/ready-test  ## write proto/PROTOCOL.md from the tables
+	@$(BIN)/python -m rdzv_proto.reference
+
+format: $(VENV)/ready-test  ## format the code
+	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --fix --quiet .
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .matrix dist
+
+$(VENV)/ready: $(INPUTS)
+	@$(PYTHON) -c 'import sys; sys.exit("rdzv needs Python 3.10 or later, this is " + sys.version.split()[0] if sys.version_info < (3, 10) else 0)'
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) $(TORCH_SPEC)
+	@$(PIP) -e '.[server]'
+	@touch $@
+
+$(VENV)/ready-test: $(VENV)/ready
+	@$(PIP) $(TOOLS)
+	@touch $@
+
+$(VENV)/ready-demo: $(VENV)/ready
+	@$(PIP) scikit-learn
+	@touch $@

@@ -1,0 +1,25 @@
+"""Options and fixtures of all tests."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full", action="store_true", help="play every scenario in its full length (make e2e)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--full"):
+        for item in items:
+            if item.get_closest_marker("full"):
+                item.add_marker(pytest.mark.skip(reason="full length only: make e2e"))
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Every async test runs on both loops that the server can run on."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

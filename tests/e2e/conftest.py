@@ -1,0 +1,116 @@
+"""Fixtures of the end-to-end tests: everything a test starts is ended, and its logs are read."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.kit.agents import Agent, Launcher
+from tests.e2e.kit.nodes import Node
+from tests.e2e.kit.processes import kill_marked
+from tests.e2e.kit.server import Server
+
+
+class Cluster:
+    """What one test has started."""
+
+    def __init__(self, folder: Path, launcher: Callable[[], Launcher], full: bool) -> None:
+        self.folder = folder
+        self.marker = os.urandom(6).hex()
+        self._launcher = launcher
+        self.full = full
+        self.servers: list[Server] = []
+        self.nodes: list[Node] = []
+        self.agents: list[Agent] = []
+
+    def quiet_s(self, full_s: float, short_s: float) -> float:
+        """How long to watch that nothing happens: in full with --full, three leases otherwise."""
+        return full_s if self.full else min(full_s, short_s)
+
+    def server(self, *arguments: str, **options: Any) -> Server:
+        """Start a server; flags as for rdzv-server, options as for `kit.server.Server`."""
+        options.setdefault("name", f"server{len(self.servers)}")
+        server = Server(self.folder, self.marker, *arguments, **options)
+        self.servers.append(server)
+        return server
+
+    def node(self, server: Server | str, run: str, **options: Any) -> Node:
+        """Start a raw node; options as for `rdzv_client.Client`, with a short lease."""
+        endpoint = server if isinstance(server, str) else server.endpoint
+        options = {"lease_s": 5, "last_call_timeout_s": 2, "join_timeout_s": 30} | options
+        node = Node(self.folder, self.marker, endpoint, run, **options)
+        self.nodes.append(node)
+        return node
+
+    def agent(
+        self, server: Server | str | None, run: str | None, nnodes: str, *work: str,
+        real: bool = False, **options: Any,
+    ) -> Agent:  # fmt: skip
+        """Start a torchrun agent: forked from a process that has torch, or the real script."""
+        endpoint = server.endpoint if isinstance(server, Server) else server
+        options.setdefault("name", f"a{len(self.agents) + 1}")
+        launcher = None if real else self._launcher()
+        agent = Agent(
+            self.folder, self.marker, endpoint, run, nnodes, *work, launcher=launcher, **options
+        )
+        self.agents.append(agent)
+        return agent
+
+    def end(self) -> None:
+        """End everything."""
+        for agent in self.agents:
+            agent.end()
+        for node in self.nodes:
+            node.end()
+        for server in self.servers:
+            server.kill()
+        kill_marked(self.marker)
+
+    def check_logs(self) -> None:
+        """No server may have had a fault, and no agent one of ours."""
+        for server in self.servers:
+            assert "Traceback" not in server.log, server.log
+            assert "internal error" not in server.log, server.log
+        for agent in self.agents:
+            assert "internal error of the client library" not in agent.log, agent.log
+
+
+@pytest.fixture(scope="session")
+def launcher_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Launcher]]:
+    """The process that has imported torch, started when the first test needs it."""
+    started: list[Launcher] = []
+
+    def get() -> Launcher:
+        if not started:
+            pytest.importorskip("torch")
+            started.append(Launcher(tmp_path_factory.mktemp("launcher")))
+        return started[0]
+
+    yield get
+    for launcher in started:
+        launcher.close()
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path, launcher_once: Callable[[], Launcher], request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """Start servers, nodes and agents with it; all of them are ended after the test."""
+    made = Cluster(tmp_path, launcher_once, bool(request.config.getoption("--full")))
+    try:
+        yield made
+    finally:
+        made.end()
+    made.check_logs()
+
+
+def need_root(*tools: str) -> None:
+    """Skip by name what needs root, namespaces or a tool that is not here."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root (namespaces)")
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs root and {tool}, which is not installed")
