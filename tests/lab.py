@@ -247,6 +247,7 @@ class Node:
         self.lease_s, self.peer, self.local = lease_s, peer, local
         self.expected = list(expected)
         self.attempt = 0
+        self.wires: list[Wire] = []
         self.ids = iter(range(1, 1_000_000))
         self.join_id = 0
         self.welcome: Welcome | None = None
@@ -259,6 +260,7 @@ class Node:
         """Open a connection and say hello."""
         self.attempt += 1
         self.wire = self.lab.connect(self.peer, self.local)
+        self.wires.append(self.wire)
         reply = self.lab.send(
             self.wire,
             next(self.ids),
@@ -322,7 +324,7 @@ class Node:
     @property
     def answer(self) -> AnyReply | AnyPush | None:
         """To the newest join."""
-        replies = self.wire.replies(self.join_id)
+        replies = [m for wire in self.wires for m in wire.replies(self.join_id)]
         return replies[-1] if replies else None
 
     @property
@@ -346,8 +348,18 @@ class Node:
 
     @property
     def view(self) -> View:
+        """As a client would hold it: the newest push, unless an assignment is newer."""
         push = self.wire.last(ViewChanged)
-        return View() if push is None else push.view
+        view = View() if push is None else push.view
+        joined = self.wire.last(Joined)
+        if joined is not None and (view.fence is None or view.fence < joined.fence):
+            return View(fence=joined.fence)
+        return view
+
+    @property
+    def ended_kind(self) -> str:
+        """How its generation ended; empty while it lives."""
+        return "" if self.view.ended is None else self.view.ended.kind
 
     @property
     def waiting(self) -> int:

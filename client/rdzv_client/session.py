@@ -13,6 +13,7 @@ request id after a reconnect, and the server does each of them once. When the se
 import random
 
 from rdzv_client.heartbeat import Heartbeats
+from rdzv_client.inflight import InFlight
 from rdzv_client.reconnect import Reconnect
 from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
 from rdzv_client.watch import Watch
@@ -43,9 +44,6 @@ from rdzv_proto.messages import (
 
 HELLO_S = 5.0
 """A server that accepts but does not answer a hello within this time is not one, or is stalled."""
-
-ACKNOWLEDGE_EVERY = 256
-"""Answers after which the server is told that it may forget them; its window holds 1,024."""
 
 Hello = HelloNode | HelloWorker | HelloAdmin
 
@@ -81,8 +79,7 @@ class Session:
         self.failure: Error | None = None
         """Why the session is over."""
         self.wants_disconnect = False
-        self._pending: dict[int, AnyRequest] = {}
-        self._ids = 0
+        self._in_flight = InFlight()
         self._out: list[bytes] = []
         self._events: list[Event] = []
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
@@ -91,7 +88,6 @@ class Session:
         self._hello_until: float | None = None
         self._resume: Resume | None = None
         self._beats = Heartbeats()
-        self._unacknowledged = 0
         self._pause_s = 0.0
 
     # --- what the user of the session does ----------------------------------------------------
@@ -107,24 +103,24 @@ class Session:
         Raises:
             ValueError: if the frame would exceed the server's limit.
         """
-        self._ids += 1
-        frame = codec.encode(self._ids, message)
+        request_id = self._in_flight.next_id()
+        frame = codec.encode(request_id, message)
         if len(frame) > limits.FRAME_BYTES_MAX:
             raise ValueError(
                 f"{message.op}: {len(frame)} bytes exceed the limit of {limits.FRAME_BYTES_MAX}"
             )
         if self.state is State.OVER:
             failure = self.failure or Error(code=ErrorCode.CONNECTION_LOST, message="closed")
-            self._events.append(Answered(self._ids, failure))
-            return self._ids
-        self._pending[self._ids] = message
+            self._events.append(Answered(request_id, failure))
+            return request_id
+        self._in_flight.add(request_id, message)
         if self.state is State.CONNECTED:
             self._out.append(frame)
-        return self._ids
+        return request_id
 
     def forget(self, request_id: int) -> None:
         """The caller does not want the answer any more."""
-        self._pending.pop(request_id, None)
+        self._in_flight.take(request_id)
 
     def close(self, reason: str = "closed by this process") -> None:
         """End the session from this side; no events follow but the answers that fail."""
@@ -227,16 +223,14 @@ class Session:
             self._beat(now)
 
     def _beat(self, now: float) -> None:
-        acknowledged = min(self._pending, default=self._ids + 1) - 1
-        self._unacknowledged = 0
-        self._ids += 1
-        self._beats.sent(now, self._ids)
-        self._out.append(codec.encode(self._ids, Heartbeat(acknowledged=acknowledged)))
+        heartbeat = Heartbeat(acknowledged=self._in_flight.acknowledge())
+        request_id = self._in_flight.next_id()
+        self._beats.sent(now, request_id)
+        self._out.append(codec.encode(request_id, heartbeat))
 
     def _say_hello(self, now: float) -> None:
         self._attempts += 1
-        self._ids += 1
-        self._hello_id = self._ids
+        self._hello_id = self._in_flight.next_id()
         self._hello_until = now + HELLO_S
         hello = self._hello
         if not isinstance(hello, HelloAdmin):
@@ -257,18 +251,16 @@ class Session:
                 self._hello_answered(now, message)
             case _ if self._beats.answered(request_id):
                 pass
-            case _ if request_id in self._pending:
+            case _ if self._in_flight.take(request_id) is not None:
                 self._answered(now, request_id, message)
             case _:
                 pass  # answer to a request that was forgotten, or to an extra heartbeat
 
     def _answered(self, now: float, request_id: int, reply: AnyReply) -> None:
-        del self._pending[request_id]
         if isinstance(reply, Joined):
             self._note(self.watch.joined(reply.fence))
         self._events.append(Answered(request_id, reply))
-        self._unacknowledged += 1
-        if self._unacknowledged >= ACKNOWLEDGE_EVERY:
+        if self._in_flight.acknowledgement_due:
             self._beat(now)
 
     def _hello_answered(self, now: float, reply: AnyReply) -> None:
@@ -309,17 +301,16 @@ class Session:
         self._events.append(StateChanged(State.CONNECTED, welcome.server, away_s))
         if welcome.view is not None and not first:
             self._note(self.watch.catch_up(welcome.view))
-        for request_id, message in self._pending.items():
+        for request_id, message in self._in_flight:
             self._out.append(codec.encode(request_id, message))
 
     def _session_gone(self, why: Error) -> None:
         """The server knows this session no more: joins go on, everything else has ended."""
         restarted = why.code == ErrorCode.UNKNOWN_EPOCH
         self._resume = None
-        self._unacknowledged = 0
         kind = "server_restarted" if restarted else "session_lost"
         self._note(self.watch.end(kind, why.message))
-        for request_id, message in list(self._pending.items()):
+        for request_id, message in self._in_flight:
             match message:
                 case Join():
                     pass
@@ -333,7 +324,7 @@ class Session:
             self._events.append(self.watch.view)
 
     def _settle(self, request_id: int, reply: AnyReply) -> None:
-        del self._pending[request_id]
+        self._in_flight.take(request_id)
         self._events.append(Answered(request_id, reply))
 
     def _goodbye(self, goodbye: Goodbye) -> None:
@@ -366,6 +357,6 @@ class Session:
         self._out.clear()
         kind = "fenced" if why.code == ErrorCode.FENCED else "disconnected"
         self._note(self.watch.end(kind, why.message))
-        for request_id in list(self._pending):
+        for request_id, _ in self._in_flight:
             self._settle(request_id, why)
         self._events.append(StateChanged(State.OVER, why.message))

@@ -95,7 +95,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
     generation = run.live
     if generation is None:
         return
-    generation.ended = ended
+    generation.ended = run.last_ended = ended
     tables.report(
         "generation_ended", run=run.id, node=ended.node_id or "-", fence=generation.fence,
         level="info" if ended.kind == "finished" else "warning",

@@ -217,6 +217,8 @@ class Run:
     """Names or node ids that the nodes said to wait for."""
     generation: Generation | None = None
     """The live generation, or the last one."""
+    last_ended: Ended | None = None
+    """How the last generation ended; stays while the next one lives."""
     formed: int = 0
     """Generations of this life of the run."""
     forming_at: float = 0.0

@@ -87,5 +87,6 @@ def _fill(places: dict[int, Candidate], newcomers: list[Candidate], last: Sequen
                 places[place] = found
                 waiting.remove(found)
                 vacant.remove(place)
-    for place, candidate in enumerate(waiting, start=len(last)):
+    behind = max(len(last), max(places) + 1)
+    for place, candidate in enumerate(waiting, start=behind):
         places[place] = candidate

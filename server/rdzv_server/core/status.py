@@ -94,7 +94,7 @@ def _run_status(tables: Tables, run: Run) -> RunStatus:
         finished=sum(m.finished for m in run.members.values()),
         waiting_for=[] if live is not None else missing_names(run)[: words.NAMES_SHOWN_MAX],
         reason=run.reason[: limits.TEXT_CHARS_MAX],
-        ended=None if run.generation is None else run.generation.ended,
+        ended=run.last_ended,
     )
 
 

@@ -58,10 +58,10 @@ class Launcher:
             else:
                 self.codes[said["exited"]] = said["code"]
 
-    def start(self, argv: Sequence[str], env: dict[str, str], log: Path) -> int:
+    def start(self, argv: Sequence[str], env: dict[str, str], log: Path, **more: object) -> int:
         """Fork an agent; returns its number."""
         number = next(self._numbers)
-        order = {"start": number, "argv": list(argv), "env": env, "log": str(log)}
+        order = {"start": number, "argv": list(argv), "env": env, "log": str(log), **more}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -97,6 +97,8 @@ class Agent:
         more: further torchrun flags.
         prefix: words before the real script (`ip netns exec …`).
         script: instead of `worker.py`.
+        stop_after_rendezvous: the agent stops itself (SIGSTOP) between its rendezvous and the rank
+            exchange.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Agent:
         environment: dict[str, str] | None = None,
         prefix: Sequence[str] = (),
         script: str | None = None,
+        stop_after_rendezvous: bool = False,
     ) -> None:
         self.identity = os.urandom(6).hex()
         self.name = name or self.identity
@@ -133,7 +136,9 @@ class Agent:
         self._launcher = launcher
         self._process: subprocess.Popen[bytes] | None = None
         if launcher is not None:
-            self._number = launcher.start(argv, env, self.log_path)
+            self._number = launcher.start(
+                argv, env, self.log_path, stop_after_rendezvous=stop_after_rendezvous
+            )
             self.pid = launcher.pids[self._number]
         else:
             torchrun = str(Path(sys.executable).parent / "torchrun")
@@ -215,13 +220,18 @@ class Agent:
         kill(self.pid, number)
 
     def kill_group(self) -> None:
-        """SIGKILL of agent and workers together, as when the host dies."""
+        """SIGKILL of agent and workers together, as when the host dies.
+
+        A forked agent's own environment in /proc is its parent's: it is ended by pid.
+        """
+        if self.code is None:
+            kill(self.pid)
         kill_marked(self.identity, AGENT_MARKER)
         until(lambda: self.code is not None, 10, "the killed agent is reaped")
 
     def end(self) -> None:
         """End it whatever it does; for the fixture."""
-        kill_marked(self.identity, AGENT_MARKER)
+        self.kill_group()
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(10)

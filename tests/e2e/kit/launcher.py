@@ -27,7 +27,23 @@ def _agent(order: dict[str, object]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from torch.distributed.run import main
 
+    if order.get("stop_after_rendezvous"):
+        _stop_after_rendezvous()
     main()
+
+
+def _stop_after_rendezvous() -> None:
+    """Hold the window open between `next_rendezvous()` and the rank exchange: SIGSTOP to itself."""
+    from rdzv_client.torch.handler import RdzvHandler
+
+    real = RdzvHandler.next_rendezvous
+
+    def then_stop(handler: RdzvHandler) -> object:
+        info = real(handler)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return info
+
+    RdzvHandler.next_rendezvous = then_stop  # type: ignore[method-assign,assignment]
 
 
 def _reap(children: dict[int, object], lock: threading.Lock) -> None:

@@ -1,0 +1,45 @@
+"""Deadlines against the simplest implementation there is: a dict."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rdzv_server.core.deadlines import Deadlines
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("set"), st.integers(0, 5), st.integers(0, 20)),
+        st.tuples(st.just("cancel"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("pop"), st.just(0), st.integers(0, 20)),
+    ),
+    max_size=60,
+)
+
+
+@given(_STEPS)
+def test_it_behaves_as_a_dict_of_times(steps: list[tuple[str, int, int]]) -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    plain: dict[int, int] = {}
+    for action, key, at in steps:
+        if action == "set":
+            deadlines.set(key, at)
+            plain[key] = at
+        elif action == "cancel":
+            deadlines.cancel(key)
+            plain.pop(key, None)
+        else:
+            popped = list(deadlines.pop_due(at))
+            due = {k: v for k, v in plain.items() if v <= at}
+            assert sorted(popped) == sorted(due)
+            assert [due[k] for k in popped] == sorted(due.values())
+            for k in due:
+                del plain[k]
+        assert deadlines.next() == min(plain.values(), default=None)
+        assert len(deadlines) == len(plain)
+
+
+def test_moving_a_deadline_later_does_not_grow_the_heap() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for at in range(1000):
+        deadlines.set("lease", at)
+    assert len(deadlines._heap) == 1
+    assert deadlines.next() == 999

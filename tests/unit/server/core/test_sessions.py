@@ -1,0 +1,406 @@
+"""Sessions: opened, resumed, suspected, lost, superseded; events keyed by session."""
+
+import pytest
+
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import (
+    Error,
+    Fence,
+    Heartbeat,
+    HelloAdmin,
+    HelloWorker,
+    Join,
+    Resume,
+    Status,
+    ViewChanged,
+    Welcome,
+)
+from rdzv_server.core.events import Lost
+from rdzv_server.core.sessions import TOGETHER_S
+from tests.lab import EPOCH, RUN, Lab, Node, beat_all, policy
+
+GRACE_S = 1.0
+
+
+def code(node: Node) -> int | None:
+    return None if node.refused is None else node.refused.code
+
+
+# --- opening and resuming -----------------------------------------------------------------------
+
+
+def test_a_hello_opens_a_session_with_the_lease_asked_for() -> None:
+    node = Lab().node("a", lease_s=5)
+    assert node.welcome is not None
+    assert node.welcome.epoch == EPOCH
+    assert node.welcome.lease_ms == 5000
+    assert not node.welcome.resumed
+    assert len(node.welcome.token) == 16
+
+
+@pytest.mark.parametrize(("asked_s", "given_ms"), [(0.001, 200), (1e6, 3_600_000)])
+def test_a_lease_is_kept_within_the_server_s_limits(asked_s: float, given_ms: int) -> None:
+    node = Lab().node("a", lease_s=asked_s)
+    assert node.welcome is not None
+    assert node.welcome.lease_ms == given_ms
+
+
+def test_s23_a_resumed_session_goes_on_where_it_was() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    wire = a.wire
+    a.lose()
+    lab.advance(0.3)
+    a.resume()
+    assert a.welcome is not None
+    assert a.welcome.resumed
+    assert a.welcome.view is not None
+    assert a.welcome.view.fence == b.live_fence()
+    lab.advance(3)
+    assert lab.run().live is not None
+    assert wire is not a.wire
+
+
+def test_s5_the_same_incarnation_is_welcomed_again_without_proof() -> None:
+    """Its first welcome may have been lost; it can never fence itself (KAFKA-20985)."""
+    lab = Lab()
+    a = lab.node("a")
+    first = a.welcome
+    a.hello()
+    assert a.welcome is not None
+    assert first is not None
+    assert (a.welcome.session, a.welcome.token) == (first.session, first.token)
+    assert not lab.reported("node_superseded")
+
+
+def test_s5_a_connection_attempt_that_comes_late_does_not_displace_a_newer_one() -> None:
+    lab = Lab()
+    a = lab.node("a")
+    a.hello()
+    newer = a.wire
+    a.attempt = 0  # the next hello carries attempt 1 again
+    a.hello()
+    assert code(a) == ErrorCode.SUPERSEDED
+    assert not newer.closed
+
+
+def test_s5_a_new_incarnation_fences_the_older_one_for_ever() -> None:
+    lab = Lab()
+    old = lab.node("n2", incarnation=1)
+    proof = old.resume_proof
+    new = lab.node("n2", incarnation=2)
+    assert new.welcome is not None
+    assert old.wire.closed
+    assert old.wire.goodbye is not None
+    assert old.wire.goodbye.code == ErrorCode.FENCED
+    assert code(old.hello(proof)) == ErrorCode.FENCED
+    assert code(old.hello()) == ErrorCode.FENCED, "live twins must not ping-pong"
+    assert not new.wire.closed
+
+
+def test_s6_the_close_of_a_fenced_connection_changes_nothing_for_the_successor() -> None:
+    lab = Lab()
+    rules = policy(2)
+    old = lab.node("n2", incarnation=1, rules=rules)
+    new = lab.node("n2", incarnation=2, rules=rules)
+    new.join()
+    other = lab.node("a", rules=rules)
+    other.join()
+    fence = new.live_fence()
+    lab.apply(lab.core.handle(lab.now, Lost(old.wire.conn)))
+    lab.advance(GRACE_S + 0.5)
+    live = lab.run().live
+    assert live is not None
+    assert live.fence == fence
+
+
+def test_s6_the_late_close_of_an_older_connection_of_the_same_session_changes_nothing() -> None:
+    lab = Lab()
+    a, _ = lab.world("a", "b", rules=policy(2))
+    old = a.wire
+    a.resume()
+    assert old.closed, "the older connection is cut"
+    lab.apply(lab.core.handle(lab.now, Lost(old.conn)))
+    lab.advance(GRACE_S + 0.5)
+    assert lab.run().live is not None
+
+
+def test_a_wrong_token_is_refused_and_has_no_effect() -> None:
+    lab = Lab()
+    a = lab.node("a")
+    assert a.welcome is not None
+    guess = lab.node("a", hello=False)
+    guess.hello(Resume(EPOCH, a.welcome.session, b"x" * 16))
+    assert code(guess) == ErrorCode.UNAUTHENTICATED
+    assert not a.wire.closed
+
+
+def test_a_token_of_one_node_opens_no_session_of_another() -> None:
+    lab = Lab()
+    a, b = lab.node("a"), lab.node("b")
+    b.hello(a.resume_proof)
+    assert code(b) == ErrorCode.UNAUTHENTICATED
+
+
+def test_s29_a_session_of_an_earlier_start_is_told_that_the_memory_is_gone() -> None:
+    proof = Lab(epoch=1).node("a").resume_proof
+    lab = Lab(epoch=2)
+    a = lab.node("a", hello=False)
+    a.hello(proof)
+    assert code(a) == ErrorCode.UNKNOWN_EPOCH
+    assert a.refused is not None
+    assert "i2" in a.refused.message
+
+
+def test_a_lost_session_cannot_be_resumed_but_the_process_may_start_a_new_one() -> None:
+    lab = Lab()
+    a = lab.node("a", lease_s=1)
+    proof = a.resume_proof
+    a.lose()
+    lab.advance(GRACE_S + 0.3)
+    assert code(a.hello(proof)) == ErrorCode.SESSION_LOST
+    assert a.hello().welcome is not None
+    assert a.refused is None
+
+
+# --- suspicion and loss -------------------------------------------------------------------------
+
+
+def test_l2_a_closed_connection_is_a_loss_after_the_grace_and_not_before() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    a.lose()
+    lab.advance(GRACE_S - 0.1)
+    assert lab.run().live is not None
+    assert lab.members()["a"].state == "suspect"
+    lab.advance(0.25)
+    assert b.view.ended is not None
+    assert b.view.ended.kind == "lost"
+    assert b.waiting > 0
+    assert "its connection closed" in b.view.ended.reason
+
+
+def test_l2_silence_is_a_loss_one_lease_later() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    began = lab.now
+    while b.view.ended is None:
+        b.beat()
+        lab.advance(0.1)
+    assert 5.0 <= lab.now - began <= 5.35
+    assert b.view.ended.kind == "lost"
+    assert "silent for longer than its lease of 5.0 s" in b.view.ended.reason
+    assert a.wire.closed, "a silent peer is cut"
+
+
+def test_any_request_renews_the_lease() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    for _ in range(12):
+        a.set("k")
+        b.beat()
+        lab.advance(1)
+    assert lab.run().live is not None
+
+
+def test_s33_a_heartbeat_that_was_in_the_kernel_when_time_was_up_saves_its_sender() -> None:
+    """Two phases: the first tick after the deadline marks, the next one expires."""
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    due = lab.now + 5.0
+    while lab.now < due - 0.1:
+        b.beat()
+        lab.advance(0.1)
+    lab.now = due + 0.01
+    lab.apply(lab.core.tick(lab.now))
+    assert lab.core.tables.sessions[_session(a)].expiring
+    a.beat()
+    b.beat()
+    lab.advance(0.5)
+    assert lab.run().live is not None
+    assert not lab.reported("node_lost")
+
+
+@pytest.mark.parametrize("stall_s", [0.3, 3.0, 60.0])
+def test_s32_a_stall_of_the_server_is_charged_to_nobody(stall_s: float) -> None:
+    lab = Lab()
+    nodes = lab.world("a", "b", "c", rules=policy(3))
+    for _ in range(20):
+        beat_all(lab, nodes, 1.0, every=0.5)
+        lab.stall(stall_s)
+        beat_all(lab, nodes, 0.2, every=0.1)
+    assert lab.run().live is not None
+    assert not lab.reported("node_lost")
+    assert lab.core.tables.clock.stalls == 20
+    assert len(lab.reported("server_stalled")) == 20
+
+
+def test_s32_a_grace_that_runs_during_a_stall_is_not_shortened() -> None:
+    lab = Lab()
+    a, _ = lab.world("a", "b", rules=policy(2))
+    a.lose()
+    lab.advance(0.5)
+    lab.stall(30)
+    lab.advance(0.2)
+    assert lab.run().live is not None
+    a.resume()
+    lab.advance(2)
+    assert lab.run().live is not None
+
+
+def test_most_connections_at_once_are_the_network_and_the_lease_decides() -> None:
+    lab = Lab()
+    nodes = lab.world("a", "b", "c", "d", rules=policy(4))
+    for node in nodes[:3]:
+        node.lose()
+        nodes[3].beat()
+    lab.advance(GRACE_S + 1)
+    assert lab.run().live is not None, "three of four within a moment: not three dead nodes"
+    assert lab.reported("connections_lost_together")
+    for node in nodes[:3]:
+        node.resume()
+    beat_all(lab, nodes, 8)
+    assert lab.run().live is not None
+
+
+def test_most_connections_at_once_are_still_lost_when_the_lease_ends() -> None:
+    lab = Lab()
+    nodes = lab.world("a", "b", "c", "d", rules=policy(4))
+    for node in nodes[:3]:
+        node.lose()
+    beat_all(lab, nodes[3:], 6)
+    assert nodes[3].view.ended is not None
+    assert nodes[3].view.ended.kind == "lost"
+
+
+def test_two_connections_at_once_are_two_dead_nodes() -> None:
+    lab = Lab()
+    nodes = lab.world("a", "b", "c", rules=policy(3))
+    nodes[0].lose()
+    nodes[1].lose()
+    lab.advance(GRACE_S + 0.3)
+    assert nodes[2].view.ended is not None
+
+
+def test_connections_that_break_one_after_the_other_are_dead_nodes() -> None:
+    lab = Lab()
+    nodes = lab.world("a", "b", "c", "d", rules=policy(4))
+    for node in nodes[:3]:
+        node.lose()
+        lab.advance(TOGETHER_S + 0.05)
+    lab.advance(GRACE_S)
+    assert nodes[3].view.ended is not None
+
+
+# --- connections that are nobody -----------------------------------------------------------------
+
+
+def test_a_connection_without_a_hello_is_closed() -> None:
+    lab = Lab()
+    wire = lab.connect()
+    lab.advance(4.9)
+    assert not wire.closed
+    lab.advance(0.3)
+    assert wire.closed
+
+
+def test_a_silent_admin_connection_is_closed_and_an_asking_one_is_not() -> None:
+    lab = Lab()
+    idle, busy = lab.admin(), lab.admin()
+    for i in range(70):
+        lab.advance(1)
+        lab.send(busy, 10 + i, Status())
+    assert idle.closed
+    assert not busy.closed
+
+
+def test_operations_are_refused_where_the_role_does_not_allow_them() -> None:
+    lab = Lab()
+    wire = lab.connect()
+    reply = lab.send(wire, 1, Status())
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.NOT_A_MEMBER
+    admin = lab.admin()
+    for message in (Join(policy=policy(1)), HelloAdmin()):
+        reply = lab.send(admin, 5, message)
+        assert isinstance(reply, Error)
+        assert reply.code in (ErrorCode.UNSUPPORTED, ErrorCode.MALFORMED)
+    node = lab.node("a")
+    reply = node.ask(Status())
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.UNSUPPORTED
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+def test_a_worker_attaches_with_its_agent_s_token_and_its_end_changes_nothing() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    wire, reply = a.worker()
+    assert isinstance(reply, Welcome)
+    assert reply.view is not None
+    assert reply.view.fence == a.live_fence()
+    lab.lose(wire)
+    beat_all(lab, [a, b], 8)
+    assert lab.run().live is not None
+
+
+def test_a_worker_is_told_of_the_end_of_its_generation() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    wire, _ = a.worker()
+    b.leave("drained")
+    push = wire.last(ViewChanged)
+    assert push is not None
+    assert push.view.ended is not None
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [(b"x" * 32, ErrorCode.UNAUTHENTICATED), (None, ErrorCode.STALE_GENERATION)],
+)
+def test_a_worker_without_right_is_refused(token: bytes | None, expected: ErrorCode) -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    if token is None:
+        b.leave("drained")
+    _, reply = a.worker(token=token)
+    assert isinstance(reply, Error)
+    assert reply.code == expected
+
+
+def test_the_token_of_one_node_does_not_admit_workers_of_another() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    assert a.joined is not None
+    _, reply = b.worker(token=a.joined.worker_token)
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.UNAUTHENTICATED
+
+
+def test_a_worker_of_an_earlier_server_start_is_told_so() -> None:
+    lab = Lab(epoch=2)
+    a = lab.world("a", "b", rules=policy(2))[0]
+    assert a.joined is not None
+    reply = lab.send(
+        lab.connect(), 1,
+        HelloWorker(
+            run=RUN, node_id="a", fence=Fence(1, 1), rank=0, worker_token=b"x" * 32,
+            incarnation=b"w" * 16,
+        ),
+    )  # fmt: skip
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.UNKNOWN_EPOCH
+
+
+def test_heartbeats_are_answered() -> None:
+    node = Lab().node("a")
+    reply = node.ask(Heartbeat())
+    assert reply is not None
+    assert reply.op == "alive"
+
+
+def _session(node: Node) -> int:
+    assert node.welcome is not None
+    return node.welcome.session
