@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.e2e.conftest import Cluster
-from tests.e2e.kit.agents import Agent
+from tests.e2e.kit.agents import SHORT_LEASE, Agent
 from tests.e2e.kit.nodes import Node
 from tests.e2e.kit.wait import stays, until
 
@@ -104,17 +104,17 @@ def test_b08_a_job_restarted_piecemeal_lines_up(cluster: Cluster) -> None:
 def test_b44_nodes_join_and_leave_a_live_run_whose_rank_0_stays(cluster: Cluster) -> None:
     server = cluster.server()
     work = ("gloo", "sleep=300")
-    a1 = cluster.agent(server, "b44", "1:3", *work, restarts=3)
+    a1 = cluster.agent(server, "b44", "1:3", *work, restarts=3, conf=SHORT_LEASE)
     a1.in_world(1, 20, event="all_reduce")
     pid = a1.pid
-    a2 = cluster.agent(server, "b44", "1:3", *work, restarts=3)
+    a2 = cluster.agent(server, "b44", "1:3", *work, restarts=3, conf=SHORT_LEASE)
     _scaled(cluster, [a1, a2], generation=2)
-    a3 = cluster.agent(server, "b44", "1:3", *work, restarts=3)
+    a3 = cluster.agent(server, "b44", "1:3", *work, restarts=3, conf=SHORT_LEASE)
     _scaled(cluster, [a1, a2, a3], generation=3)
     a3.signal(signal.SIGTERM)
     a3.wait(20)
     _scaled(cluster, [a1, a2], generation=4)
-    a4 = cluster.agent(server, "b44", "1:3", *work, restarts=3)
+    a4 = cluster.agent(server, "b44", "1:3", *work, restarts=3, conf=SHORT_LEASE)
     _scaled(cluster, [a1, a2, a4], generation=5)
     assert (a1.pid, a1.code) == (pid, None)
     assert {line["RANK"] for line in a1.lines()} == {"0"}

@@ -28,6 +28,12 @@ PROFILE = {
 
 LEASE_S = 5.0
 
+SHORT_LEASE: dict[str, str | None] = {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "4"}
+"""A lease of 2 s, for tests that watch how long nothing happens."""
+
+QUIET_S = 3 * 2.0
+"""Three short leases: what is watched in `make test`; the whole time of the case with --full."""
+
 
 class Launcher:
     """The process that forks agents; one per test session."""

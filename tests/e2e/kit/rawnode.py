@@ -7,6 +7,7 @@ stdin: `{"do": "leave", "kind": "finished"}`, `{"do": "join"}`, `{"do": "set", â
 """
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -29,14 +30,20 @@ class RawNode:
     def __init__(self, options: dict[str, Any]) -> None:
         self._rejoin = options.pop("rejoin", True)
         self._client = Client(options.pop("server"), **options)
+        self._joining = threading.Lock()
         say("started", pid=os.getpid(), node_id=self._client.options.node_id)
 
     def join(self) -> None:
+        """Once at a time: a command and the end of the generation may both ask for it."""
+        if not self._joining.acquire(blocking=False):
+            return
         try:
             generation = self._client.join()
         except RdzvError as error:
             say("refused", error=type(error).__name__, message=str(error))
             return
+        finally:
+            self._joining.release()
         say(
             "joined",
             number=generation.number,
@@ -106,6 +113,7 @@ class RawNode:
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.INFO)
     node = RawNode(json.loads(sys.argv[1]))
     threading.Thread(target=node.join, daemon=True).start()
     for line in sys.stdin:
