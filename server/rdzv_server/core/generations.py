@@ -295,17 +295,18 @@ def _digest(fence: Fence, participants: Sequence[Participant]) -> bytes:
 
 def _master(members: Sequence[Member]) -> tuple[Address, str]:
     """MASTER_ADDR and MASTER_PORT of a generation, and why (DESIGN 11)."""
-    first = members[0].join
-    address = Address() if first is None else first.address
+    first, others = members[0], members[1:]
+    address = Address() if first.join is None else first.join.address
     if address.explicit:
         return address, "given with --local-addr on the rank 0 node"
-    if address.host and _loopback(address.host):
-        remote = next((m.session for m in members if not _loopback(m.session.peer_host)), None)
-        if remote is not None:
-            return (
-                Address(host=remote.local_host, port=address.port),
-                f"rank 0 sits beside the server; {words.node(remote)} reached it at this address",
-            )
+    # A published container port also shows as loopback to the node, but not to the server.
+    beside = bool(address.host) and _loopback(address.host) and _loopback(first.session.peer_host)
+    remote = next((m.session for m in others if not _loopback(m.session.peer_host)), None)
+    if beside and remote is not None:
+        return (
+            Address(host=remote.local_host, port=address.port),
+            f"rank 0 sits beside the server; {words.node(remote)} reached it at this address",
+        )
     return address, "local address of the rank 0 node's connection to the server"
 
 

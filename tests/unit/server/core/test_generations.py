@@ -102,6 +102,17 @@ def test_rank_0_beside_the_server_gets_the_address_that_others_reach_the_server_
     assert "beside the server" in a.joined.master_reason
 
 
+def test_rank_0_behind_a_published_port_is_not_taken_for_a_neighbour_of_the_server() -> None:
+    """Its own end is loopback, but the server, in a container, sees the gateway."""
+    lab = Lab()
+    a = lab.node("a", rules=policy(2), peer="10.88.0.1", local="10.88.0.9")
+    b = lab.node("b", rules=policy(2), peer="10.0.0.12", local="10.88.0.9")
+    join_at(a, "127.0.0.1", 9)
+    join_at(b, "10.0.0.12")
+    assert a.joined is not None
+    assert a.joined.master == Address(host="127.0.0.1", port=9)
+
+
 @pytest.mark.parametrize("peer", ["127.0.0.1", ""])
 def test_all_nodes_on_one_machine_keep_the_loopback_address(peer: str) -> None:
     lab = Lab()

@@ -1,0 +1,46 @@
+# What is tried inside the system that boot.py boots. Its last line tells that all of it held.
+set -eux
+PATH=/opt/rdzv/bin:$PATH
+unit=rdzv-server
+get() { systemctl show --value -p "$1" $unit; }
+status() { rdzv --server "$1" --timeout 10 status; }
+
+# As installed: on loopback, with its own user and no privilege.
+status 127.0.0.1:29500
+pid=$(get MainPID)
+test "$(get User)" = rdzv-server
+test "$(stat -c %u /proc/$pid)" -ge 61184
+grep -E '^CapBnd:\s+0+$' /proc/$pid/status
+grep -E '^NoNewPrivs:\s+1$' /proc/$pid/status
+grep -E '^Seccomp:\s+2$' /proc/$pid/status
+if nsenter -t $pid -m touch /etc/touched; then exit 1; fi
+
+# Killed: it comes back.
+kill -KILL $pid
+tail --pid=$pid -f /dev/null
+status 127.0.0.1:29500
+test "$(get NRestarts)" = 1
+
+# Stopped: in order.
+systemctl stop $unit
+test "$(get Result) $(get ExecMainStatus)" = 'success 0'
+
+# Told to listen everywhere: refused until it is told that this is meant.
+mkdir -p /etc/rdzv
+printf 'RDZV_HOST=0.0.0.0\nRDZV_PORT=29600\n' >/etc/rdzv/rdzv.env
+systemctl start $unit
+timeout 20 sh -c 'until journalctl -u rdzv-server | grep "refusing to listen"; do sleep 0.1; done'
+echo RDZV_INSECURE_NO_AUTH=1 >>/etc/rdzv/rdzv.env
+systemctl restart $unit
+status 127.0.0.1:29600
+
+# Both loops run under the filters, and names are looked up.
+for loop in asyncio uvloop; do
+    printf 'RDZV_HOST=localhost\nRDZV_LOOP=%s\n' $loop >/etc/rdzv/rdzv.env
+    systemctl restart $unit
+    status localhost:29500
+done
+systemctl stop $unit
+test "$(get Result)" = success
+systemd-analyze security $unit | tail -n 1
+echo GOOD

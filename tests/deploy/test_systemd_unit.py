@@ -1,0 +1,150 @@
+"""The systemd unit: required directives, what systemd says of it, its command really started."""
+
+import contextlib
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import UNIT, clean, command, directives, flags, help_of, run, tool
+
+TEXT = UNIT.read_text()
+ALL = directives(TEXT)
+
+REQUIRED = {
+    "Type": "exec",
+    "EnvironmentFile": "-/etc/rdzv/rdzv.env",
+    "Restart": "on-failure",
+    "DynamicUser": "yes",
+    "PrivateUsers": "yes",
+    "CapabilityBoundingSet": "",
+    "AmbientCapabilities": "",
+    "NoNewPrivileges": "yes",
+    "ProtectSystem": "strict",
+    "ProtectHome": "yes",
+    "PrivateTmp": "yes",
+    "PrivateDevices": "yes",
+    "ProtectProc": "invisible",
+    "ProtectControlGroups": "yes",
+    "ProtectKernelLogs": "yes",
+    "ProtectKernelModules": "yes",
+    "ProtectKernelTunables": "yes",
+    "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX",
+    "RestrictNamespaces": "yes",
+    "LockPersonality": "yes",
+    "MemoryDenyWriteExecute": "yes",
+    "SystemCallArchitectures": "native",
+}
+
+EXPOSURE_MAX = 15
+"""In tenths: 1.5, where the unit has 1.1. Above 2 systemd no longer calls a unit OK."""
+
+
+def the(key: str) -> str:
+    """The only value of a key in [Service]."""
+    values = ALL[f"Service.{key}"]
+    assert len(values) == 1, f"{key}: {values}"
+    return values[0]
+
+
+@contextlib.contextmanager
+def started() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """The unit's command on a free port: the process, and what its READY line says."""
+    program, *arguments = shlex.split(the("ExecStart"))
+    process = subprocess.Popen(
+        [command(Path(program).name), *arguments, "--port", "0"],
+        env=clean(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("READY "), line
+        yield process, dict(part.split("=", 1) for part in line.split()[1:])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def systemd_analyze(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run it on the unit, with a program that is installed here in place of the one in /opt."""
+    analyze = tool("systemd-analyze")
+    if analyze is None:
+        pytest.skip("needs systemd-analyze, which is not installed (Debian package systemd)")
+    program = shlex.split(the("ExecStart"))[0]
+    unit = folder / UNIT.name
+    unit.write_text(TEXT.replace(program, command(Path(program).name)))
+    return run(analyze, *words, unit)
+
+
+def test_the_unit_has_every_required_directive() -> None:
+    said = {key: ALL.get(f"Service.{key}") for key in REQUIRED}
+    assert said == {key: [value] for key, value in REQUIRED.items()}
+
+
+def test_system_calls_are_those_of_a_service_less_the_privileged_ones() -> None:
+    assert ALL["Service.SystemCallFilter"] == ["@system-service", "~@privileged @resources"]
+
+
+def test_the_unit_is_started_at_boot_once_the_network_is_up() -> None:
+    assert ALL["Install.WantedBy"] == ["multi-user.target"]
+    assert ALL["Unit.After"] == ALL["Unit.Wants"] == ["network-online.target"]
+
+
+def test_the_limit_of_descriptors_fits_thousands_of_nodes() -> None:
+    assert int(the("LimitNOFILE")) >= 65536
+
+
+def test_a_wrong_option_is_given_up_on_before_the_start_limit_forgets_it() -> None:
+    starts = int(ALL["Unit.StartLimitBurst"][0])
+    assert starts * int(the("RestartSec")) < int(ALL["Unit.StartLimitIntervalSec"][0])
+
+
+def test_every_flag_of_the_command_exists() -> None:
+    program = shlex.split(the("ExecStart"))[0]
+    assert program == "/opt/rdzv/bin/rdzv-server"
+    for flag in flags(the("ExecStart")):
+        assert flag in help_of("rdzv-server"), flag
+
+
+def test_the_unit_sets_no_option_by_itself() -> None:
+    assert "Service.Environment" not in ALL
+    assert flags(the("ExecStart")) == set()
+
+
+def test_systemd_verifies_the_unit_without_a_word(tmp_path: Path) -> None:
+    # An unknown key is only a warning with exit code 0: any output is a fault.
+    ran = systemd_analyze("verify", folder=tmp_path)
+    assert (ran.stdout + ran.stderr).strip() == ""
+    assert ran.returncode == 0
+
+
+def test_systemd_calls_the_exposure_low(tmp_path: Path) -> None:
+    ran = systemd_analyze(
+        "security", "--no-pager", "--offline=true", f"--threshold={EXPOSURE_MAX}", folder=tmp_path
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stderr.strip() == ""
+
+
+def test_the_command_listens_on_loopback_and_ends_with_0_on_sigterm() -> None:
+    with started() as (process, ready):
+        assert ready["host"] == "127.0.0.1"
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_a_silent_client_does_not_hold_the_command_until_systemd_kills_it() -> None:
+    with (
+        started() as (process, ready),
+        socket.create_connection(("127.0.0.1", int(ready["port"]))),
+    ):
+        before = time.monotonic()
+        process.terminate()
+        assert process.wait(30) == 0
+        assert time.monotonic() - before < int(the("TimeoutStopSec")) / 2
