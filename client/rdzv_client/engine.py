@@ -272,6 +272,8 @@ class Engine:
                     if callback is not None:
                         callback(event.reply)
                 case View():
+                    if event.waiting and event.ended is None:
+                        log.info("rdzv[%s] %s", self.run, event.reason)
                     self._on_view(event)
                 case StateChanged():
                     self._state_changed(event)

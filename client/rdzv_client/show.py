@@ -33,9 +33,9 @@ def server_lines(where: str, status: ServerStatus, round_trip_s: float) -> str:
         f"server {where} · {status.server} · protocol {status.protocol} · instance "
         f"{status.instance} · epoch {status.epoch} · state {status.state} · up "
         f"{duration(status.uptime_ms)}\n"
-        f"{status.runs} runs · {status.sessions} sessions · {status.connections} connections · "
-        f"stalled {status.stalls} times ({duration(status.stalled_ms)}) · round trip "
-        f"{round_trip_s * 1000:.1f} ms"
+        f"{_count(status.runs, 'run')} · {_count(status.sessions, 'session')} · "
+        f"{_count(status.connections, 'connection')} · stalled {_count(status.stalls, 'time')} "
+        f"({duration(status.stalled_ms)}) · round trip {round_trip_s * 1000:.1f} ms"
     )
 
 
@@ -129,6 +129,10 @@ def _run(run: RunStatus, members: Sequence[MemberStatus]) -> dict[str, object]:
 def _fields(of: ServerStatus | RunStatus | MemberStatus) -> dict[str, object]:
     """Every field, whether it has its default or not: programs must not guess at absent keys."""
     return {name: msgspec.to_builtins(getattr(of, name)) for name in of.__struct_fields__}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _range(low: int, high: int) -> str:

@@ -104,6 +104,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The generation this session is or was a participant of; none before its first."""
     waiting: Count = 0
     """Nodes that could be admitted if the participants rejoined now; positive after an end."""
+    reason: Text = ""
+    """Who waits, in one sentence, while the generation lives."""
     ended: Ended | None = None
 
 

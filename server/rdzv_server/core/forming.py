@@ -23,7 +23,7 @@ def settle(tables: Tables, run: Run) -> None:
     _settle_rivals(tables, run)
     ends_at: float | None = None
     wake: list[float] = []
-    if run.phase in (Phase.FORMING, Phase.LAST_CALL):
+    if run.forming:
         _refuse_condemned(tables, run)
         ends_at = _try_to_form(tables, run)
         if ends_at is not None:
@@ -188,7 +188,8 @@ def _set_announced(tables: Tables, run: Run, count: int) -> None:
     generation = run.live
     if generation is not None and count:
         new = [words.node(m) for m in run.joins.values() if m.ready]
-        run.reason = f"{words.names(new)} can be admitted: participants are told to rejoin"
+        wants = "wants" if len(new) == 1 else "want"
+        run.reason = f"{words.names(new)} {wants} in: the participants are told to rejoin"
         tables.report(
             "newcomers_announced", run=run.id, fence=generation.fence, count=count,
             nodes=words.names(new),
@@ -220,7 +221,7 @@ def _tell_surplus(tables: Tables, run: Run) -> None:
 
 def _end_if_empty(tables: Tables, run: Run) -> None:
     """Without unfinished members a forming run is over; ended runs are forgotten later."""
-    if run.phase in (Phase.FORMING, Phase.LAST_CALL):
+    if run.forming:
         if any(not m.finished for m in run.members.values()):
             return
         last = run.generation.ended if run.generation is not None and run.formed else None

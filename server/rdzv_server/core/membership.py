@@ -54,7 +54,7 @@ def join(tables: Tables, session: Session, request_id: int, ask: Join) -> Joined
     member = session.member or _enter(tables, run, session)
     rival = _rank_rival(run, member, ask.rank_hint)
     if live is not None and session.id in live.rank_of:
-        generations.end(tables, run, _rejoined(run, member))
+        generations.end(tables, run, _rejoined(tables, run, member))
     _park(tables, run, member, request_id, ask, rival)
     return None
 
@@ -248,18 +248,21 @@ def duplicate_rank(run: Run, member: Member, holder: Member, hint: int | None) -
     )
 
 
-def _rejoined(run: Run, member: Member) -> Ended:
+def _rejoined(tables: Tables, run: Run, member: Member) -> Ended:
     who = words.node(member, member.seat)
     if run.announced and run.live is not None:
         new = [words.node(m) for m in run.joins.values() if m.ready]
         count = len(run.live.participants)
         text = f"{words.names(new)} came: scale-up from {count} to {count + run.announced} nodes"
         return Ended(kind="scale_up", reason=text, node_id=member.node_id)
-    return Ended(
-        kind="rejoined",
-        reason=f"{who} rejoined: it restarts its workers",
-        node_id=member.node_id,
-    )
+    text = f"{who} rejoined: it restarts its workers"
+    # Workers often die of a broken collective before anybody knows for sure which node is gone.
+    gone = [m for m in run.members.values() if m.seat is not None and m.session.suspect]
+    if gone:
+        since_s = tables.t - min(m.session.dropped_at or tables.t for m in gone)
+        names = words.names([words.node(m, m.seat) for m in gone])
+        text += f"; the connection of {names} closed {words.seconds(since_s)} ago"
+    return Ended(kind="rejoined", reason=text[: limits.TEXT_CHARS_MAX], node_id=member.node_id)
 
 
 def _park(

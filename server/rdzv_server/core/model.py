@@ -254,6 +254,11 @@ class Run:
         return Tally(*self.tally[: Kind.ASIDE])
 
     @property
+    def forming(self) -> bool:
+        """Joins are being collected."""
+        return self.phase in (Phase.FORMING, Phase.LAST_CALL)
+
+    @property
     def live(self) -> Generation | None:
         """The live generation, if there is one."""
         generation = self.generation

@@ -137,7 +137,9 @@ def _complete(tally: Tally, roster: Roster, policy: Policy, size: int) -> str | 
     if full and (tally.awaited_prior == 0 or tally.ready_prior >= size):
         return f"{tally.ready} of max {policy.max_nodes} nodes joined"
     if tally.awaited == 0:
-        return f"all {tally.ready} living nodes joined"
+        return (
+            "the only living node joined" if size == 1 else f"all {tally.ready} living nodes joined"
+        )
     return None
 
 

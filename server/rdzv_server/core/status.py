@@ -92,7 +92,7 @@ def _run_status(tables: Tables, run: Run) -> RunStatus:
         participants=participants,
         standbys=len(run.joins) if live is not None else 0,
         finished=sum(m.finished for m in run.members.values()),
-        waiting_for=[] if live is not None else missing_names(run)[: words.NAMES_SHOWN_MAX],
+        waiting_for=missing_names(run)[: words.NAMES_SHOWN_MAX] if run.forming else [],
         reason=run.reason[: limits.TEXT_CHARS_MAX],
         ended=run.last_ended,
     )

@@ -66,13 +66,13 @@ def missing_names(run: Run) -> list[str]:
     found: dict[str, None] = {}
     for member in run.members.values():
         if member.kind in (Kind.AWAITED_PRIOR, Kind.AWAITED_NEW):
-            found[member.name] = None
+            found[words.short(member)] = None
     ready_places = {m.seat for m in run.members.values() if m.ready}
     policy = run.policy
     if policy is not None and seats(policy, run.counts.ready) == 0:
         for place, seat in enumerate(run.seats):
             if place not in ready_places and seat.node_id not in run.members:
-                found[seat.name] = None
+                found[words.short(seat)] = None
     if run.formed == 0:
         found.update(dict.fromkeys(expected_missing(run)))
     return list(found)
@@ -84,6 +84,7 @@ def _belongs(generation: Generation, session: Session) -> bool:
 
 def _view(run: Run, generation: Generation) -> View:
     if generation.ended is None:
-        return View(fence=generation.fence, waiting=run.announced)
+        reason = run.reason if run.announced else ""
+        return View(fence=generation.fence, waiting=run.announced, reason=reason)
     waiting = 0 if generation.ended.kind == "finished" else max(1, run.counts.ready)
     return View(fence=generation.fence, waiting=waiting, ended=generation.ended)

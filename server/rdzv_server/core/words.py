@@ -3,16 +3,22 @@
 from collections.abc import Sequence
 
 from rdzv_server.core.model import Member, Participant, Session
+from rdzv_server.core.ranks import Seat
 
 NAMES_SHOWN_MAX = 8
 """A sentence with more names is not read; the count of the rest follows."""
 
 
-def node(of: Session | Member | Participant, rank: int | None = None) -> str:
-    """`node-7-312-a8`, or `node-7 [trainer-3]` where the id does not tell the name; with the rank if
-    given."""
-    text = of.node_id if of.node_id.startswith(of.name) else f"{of.name} [{of.node_id}]"
+def node(of: Session | Member | Participant | Seat, rank: int | None = None) -> str:
+    """`node-7-312-a8`, or `trainer-3 on node-7` where the id does not tell the name; with the group
+    rank if given."""
+    text = of.node_id if of.node_id.startswith(of.name) else f"{of.node_id} on {of.name}"
     return text if rank is None else f"{text} (group rank {rank})"
+
+
+def short(of: Member | Seat) -> str:
+    """`node-7` where the id was made up from it, else the id that somebody chose."""
+    return of.name if of.node_id.startswith(of.name) else of.node_id
 
 
 def seconds(duration_s: float) -> str:

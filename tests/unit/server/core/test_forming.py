@@ -517,6 +517,21 @@ def test_progress_names_the_nodes_of_the_last_world_that_are_missing() -> None:
     assert a.progress.waiting_for == ["c"]
 
 
+def test_a_node_whose_id_was_chosen_is_called_by_its_id() -> None:
+    lab = Lab()
+    nodes = [lab.node("host", node_id=n, rules=policy(3)) for n in ("trainer-1", "trainer-2")]
+    nodes.append(lab.node("host", node_id="host-99-ab", rules=policy(3)))
+    for node in nodes:
+        node.join()
+    for node in nodes[1:]:
+        node.lose()
+    lab.advance(1.2)
+    nodes[0].join()
+    lab.advance(1.2)
+    assert nodes[0].progress is not None
+    assert nodes[0].progress.waiting_for == ["host", "trainer-2"]
+
+
 def test_unchanged_progress_is_not_repeated() -> None:
     lab = Lab()
     a = lab.node("a", rules=Policy(min_nodes=2, max_nodes=2), lease_s=100).join()

@@ -165,6 +165,18 @@ def test_a_participant_that_asks_with_the_live_generation_ends_it() -> None:
     assert (a.rank, b.rank) == (0, 1)
 
 
+def test_a_rejoin_while_a_connection_is_gone_names_the_node_it_belongs_to() -> None:
+    """Workers die of a broken collective before anybody knows for sure which node is gone."""
+    lab = Lab()
+    a, b, c = lab.world("a", "b", "c", rules=policy(2, 3))
+    c.lose()
+    lab.advance(0.3)
+    a.join()
+    assert b.view.ended is not None
+    assert b.ended_kind == "rejoined"
+    assert "the connection of c (group rank 2) closed 0.3 s ago" in b.view.ended.reason
+
+
 def test_a_generation_that_does_not_exist_yet_is_refused() -> None:
     lab = Lab()
     a, _ = lab.world("a", "b", rules=policy(2))

@@ -49,6 +49,17 @@ def test_a_run_shows_its_phase_generation_and_the_reason() -> None:
     assert status.waiting_for == ["a", "b"]
 
 
+def test_an_ended_run_waits_for_nobody() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    spare = lab.node("c", rules=policy(2)).join()
+    a.finish()
+    b.finish()
+    assert spare.error is not None
+    status = lab.status()
+    assert (status.phase, status.waiting_for) == ("ended", [])
+
+
 def test_members_are_listed_by_rank_with_state_and_age() -> None:
     lab = Lab()
     nodes = lab.world("a", "b", "c", rules=policy(3))

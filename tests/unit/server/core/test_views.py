@@ -11,7 +11,9 @@ def test_every_member_and_worker_of_the_generation_gets_each_change_of_the_view(
     lab.node("c", rules=policy(2, 3)).join()
     pushes = [wire.all(ViewChanged) for wire in (a.wire, b.wire, worker)]
     assert [len(p) for p in pushes] == [1, 1, 1]
-    assert {p[0].view for p in pushes} == {View(fence=a.live_fence(), waiting=1)}
+    assert len({p[0].view for p in pushes}) == 1
+    assert (a.view.fence, a.waiting) == (a.live_fence(), 1)
+    assert a.view.reason == "c wants in: the participants are told to rejoin"
 
 
 def test_a_resumed_session_is_told_the_whole_view_at_once() -> None:

@@ -28,7 +28,7 @@ def test_durations_are_short(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "node_id", "text"),
-    [("n7", "n7", "n7"), ("n7", "n7-31-ab", "n7-31-ab"), ("n7", "trainer-3", "n7 [trainer-3]")],
+    [("n7", "n7", "n7"), ("n7", "n7-31-ab", "n7-31-ab"), ("n7", "trainer-3", "trainer-3 on n7")],
 )
 def test_a_node_is_called_by_its_id_and_by_its_name_where_that_does_not_tell_it(
     name: str, node_id: str, text: str
