@@ -90,7 +90,8 @@ def _check_sessions(tables: Tables) -> None:
             assert tables.sessions.get(session.id) is session, "a connection of a removed session"
     for session in tables.sessions.values():
         held = session.connection
-        assert (held is None) == session.suspect, "suspicion and connection disagree"
+        agree = (held is None) == session.suspect
+        assert agree or tables.shutting_down, "suspicion and connection disagree"
         assert held is None or held.id in tables.connections, "a session on a closed connection"
     for key, session in tables.nodes.items():
         assert key == (session.run_id, session.node_id), "S5: the node index is wrong"

@@ -282,8 +282,7 @@ def _park(
     if run.live is not None:
         run.newcomer_last_at = tables.t
     run.joins[member.node_id] = member
-    run.seen[member.node_id] = None
-    run.expected.update(dict.fromkeys(ask.expected_nodes[: limits.EXPECTED_NODES_MAX]))
+    _remember(run, member.node_id, ask.expected_nodes)
     session.parked.add(request_id)
     roster.recount(run, member)
     tables.touch(run)
@@ -291,6 +290,16 @@ def _park(
         "node_joined", run=run.id, node=member.node_id, fence=run.fence, name=member.name,
         peer=session.peer_host, client=session.client,
     )  # fmt: skip
+
+
+def _remember(run: Run, node_id: str, expected: list[str]) -> None:
+    """Whom the run has met and whom it waits for; neither grows without end."""
+    run.seen[node_id] = None
+    if len(run.seen) > limits.MEMBERS_PER_RUN_MAX:
+        del run.seen[next(iter(run.seen))]
+    for name in expected:
+        if len(run.expected) < limits.EXPECTED_NODES_MAX:
+            run.expected[name] = None
 
 
 def _renew_patience(tables: Tables, run: Run, member: Member) -> None:

@@ -119,7 +119,7 @@ def connection_lost(tables: Tables, connection: Connection, reason: str) -> None
     session = connection.session
     current = session is not None and session.connection is connection
     tables.forget_connection(connection)
-    if session is None or not current:
+    if session is None or not current or tables.shutting_down:
         return
     session.dropped_at = tables.t
     session.lease_decides = False

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Policy
 from rdzv_server.core import generations
@@ -148,6 +149,17 @@ def test_strangers_cannot_renew_patience_for_ever() -> None:
         lab.node(f"x{i}", rules=rules).join().leave("drained")
     assert a.code is ErrorCode.JOIN_TIMEOUT
     assert i < 8
+
+
+def test_what_a_run_remembers_of_passers_by_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MEMBERS_PER_RUN_MAX", 5)
+    monkeypatch.setattr(limits, "EXPECTED_NODES_MAX", 3)
+    lab = Lab()
+    lab.node("a", rules=policy(3), lease_s=60).join()
+    for i in range(20):
+        lab.node(f"x{i}", rules=policy(3), expected=(f"e{i}",)).join().leave("drained")
+    assert len(lab.run().seen) == 5
+    assert list(lab.run().expected) == ["e0", "e1", "e2"]
 
 
 def test_min_met_at_the_end_of_patience_forms_instead_of_failing() -> None:
