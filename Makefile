@@ -15,7 +15,7 @@ TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack coverage ruff m
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-demo: $(VENV)/ready-demo  ## a real torchrun job loses a node, re-forms and finishes (3 minutes)
+demo: $(VENV)/ready-demo  ## a real torchrun job loses a node, re-forms and finishes (a minute)
 	@$(BIN)/python deploy/demo/run.py
 
 test: check  ## everything that must hold before a change is merged
@@ -28,7 +28,7 @@ check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generat
 	@$(BIN)/python -m rdzv_proto.reference --check
 	@echo "check: format, lint, types, import contracts and PROTOCOL.md are good"
 
-unit: $(VENV)/ready-test  ## the quick tests: no process, no socket
+unit: $(VENV)/ready-test  ## the quick tests: no server, no agents, no root
 	@$(BIN)/python -m pytest -q tests/unit tests/test_tidy.py
 
 sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)

@@ -7,7 +7,6 @@ from rdzv_client.blocking import Calls
 from rdzv_client.engine import Engine
 from rdzv_client.errors import from_reply
 from rdzv_proto.messages import (
-    CloseRun,
     Done,
     HelloAdmin,
     ListRuns,
@@ -97,7 +96,7 @@ class Admin:
         Raises:
             UnknownRun.
         """
-        self._calls.ask(CloseRun(run=run, detail=detail), Done, operations.OPERATION_S)
+        self._calls.ask(operations.close_run(run, detail), Done, self.timeout_s)
 
     def close(self) -> None:
         """Close the connection."""

@@ -8,7 +8,8 @@ cost the node its lease.
 """
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,7 +23,6 @@ from rdzv_proto.messages import (
     Address,
     AnyReply,
     AnyRequest,
-    CloseRun,
     Done,
     Fence,
     Finished,
@@ -37,6 +37,12 @@ from rdzv_proto.messages import (
 )
 
 R = TypeVar("R", bound=Message)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: Any) -> None:
+    """From the engine's thread; a loop that was closed meanwhile has nobody waiting."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *args)
 
 
 class AsyncCalls:
@@ -59,8 +65,7 @@ class AsyncCalls:
                 future.set_result(reply)
 
         def take(reply: AnyReply) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(resolve, reply)
+            _call_soon(loop, resolve, reply)
 
         request_id = self.engine.submit(message, take)
         try:
@@ -145,8 +150,7 @@ class AsyncGeneration(GenerationState):
         over = asyncio.Event()
 
         def wake() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(over.set)
+            _call_soon(loop, over.set)
 
         self.ended.when_set(wake)
         await over.wait()
@@ -213,7 +217,7 @@ class AsyncClient:
 
     async def close_run(self, detail: str = "") -> None:
         """End the run for everybody."""
-        ask = CloseRun(run=self.options.run, detail=detail)
+        ask = operations.close_run(self.options.run, detail)
         await self._calls.ask(ask, Done, operations.OPERATION_S)
 
     async def close(self) -> None:

@@ -25,7 +25,6 @@ from rdzv_proto.messages import (
     Address,
     AnyReply,
     AnyRequest,
-    CloseRun,
     Done,
     Fence,
     Finished,
@@ -296,7 +295,7 @@ class Client:
 
     def close_run(self, detail: str = "") -> None:
         """End the run for everybody."""
-        ask = CloseRun(run=self.options.run, detail=detail)
+        ask = operations.close_run(self.options.run, detail)
         self._calls.ask(ask, Done, operations.OPERATION_S)
 
     def close(self) -> None:

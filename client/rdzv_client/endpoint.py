@@ -52,6 +52,13 @@ def show(endpoints: list[Endpoint]) -> str:
     return ",".join(str(endpoint) for endpoint in endpoints)
 
 
+def _bracketed(text: str) -> str:
+    """What somebody may have meant who wrote an IPv6 address bare: with a port if the part before
+    the last group can be an address, so `::1` is one, and `::1:29500` is one with a port."""
+    host, _, port = text.rpartition(":")
+    return f"[{text}]" if host.endswith(":") or not port.isdecimal() else f"[{host}]:{port}"
+
+
 def _parse_one(text: str) -> Endpoint:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -60,8 +67,7 @@ def _parse_one(text: str) -> Endpoint:
         port = rest[1:] if rest else None
     elif text.count(":") > 1:
         raise ValueError(
-            f"endpoint {text!r}: an IPv6 address needs brackets, as in "
-            f"[{text.rpartition(':')[0]}]:{text.rpartition(':')[2]}"
+            f"endpoint {text!r}: an IPv6 address needs brackets, as in {_bracketed(text)}"
         )
     else:
         host, colon, after = text.partition(":")

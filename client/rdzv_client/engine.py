@@ -1,12 +1,11 @@
 """The one thread that owns the socket: it drives the sans-IO session for both client classes.
 
 Heartbeats, reconnects and pushes happen here, so they do not depend on what the caller's thread or
-event loop is doing. Callers may send from their own thread (one lock guards the session); replies
-are handed to callbacks on whichever thread took them from the session.
+event loop is doing. Callers send from their own thread (one lock guards the session), which may be
+interrupted at any point by a signal; replies are handed out on the engine's thread, which may not.
 """
 
 import contextlib
-import errno
 import logging
 import os
 import random
@@ -17,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
+from rdzv_client import dial
 from rdzv_client.endpoint import Endpoint, show
 from rdzv_client.progress import ProgressLine
 from rdzv_client.session import Hello, Session
@@ -33,6 +33,8 @@ IDLE_S = 5.0
 
 STOP_S = 2.0
 """`stop` waits this long for the thread; it may sit in a name lookup."""
+
+FAULT = "rdzv[%s] internal error of the rdzv client library; please report it"
 
 Callback = Callable[[AnyReply], None]
 
@@ -76,6 +78,10 @@ class Engine:
         self._unsent = b""
         self._turn = 0
         self._stopping = False
+        self._ended = False
+        """The thread hands out nothing any more."""
+        self._interrupted = False
+        """A caller was interrupted while it sent: what went out is not known."""
         self._connected = threading.Event()
         self._progress = ProgressLine(self.run)
         self._wake_out, self._wake_in = socket.socketpair()
@@ -102,14 +108,20 @@ class Engine:
             ValueError: the request is too large for a frame.
         """
         with self._lock:
-            request_id = self.session.request(message)
-            self._callbacks[request_id] = callback
-            self._send()
-            events = self.session.events()
-            unsent = bool(self._unsent)
-        if unsent:
+            try:
+                request_id = self.session.request(message)
+                self._callbacks[request_id] = callback
+                self._send()
+            except ValueError:
+                raise
+            except BaseException:  # a signal's handler raised, between any two steps
+                self._interrupted = True
+                self._wake()
+                raise
+            needs_thread = bool(self._unsent) or self.session.over
+        if needs_thread:
             self._wake()
-        self._dispatch(events)
+            self._hand_out_the_rest()
         return request_id
 
     def forget(self, request_id: int) -> None:
@@ -127,11 +139,10 @@ class Engine:
         with self._lock:
             self._stopping = True
             self.session.close(reason)
-            events = self.session.events()
         self._wake()
-        self._dispatch(events)
         if threading.current_thread() is not self._thread:
             self._thread.join(STOP_S)
+            self._hand_out_the_rest(even_if_alive=True)
 
     # --- the thread ---------------------------------------------------------------------------
 
@@ -140,16 +151,13 @@ class Engine:
             while not self._stopping:
                 self._turn_once()
         except Exception:
-            log.exception(
-                "rdzv[%s] internal error of the client library; please report it", self.run
-            )
-            with self._lock:
-                self.session.close("internal error of the rdzv client library")
-                events = self.session.events()
-            self._dispatch(events)
+            log.exception(FAULT, self.run)
+            self._give_up()
         finally:
             with self._lock:
+                self._ended = True
                 self._close_socket()
+            self._hand_out_the_rest()
             self._selector.close()
             self._wake_out.close()
             self._wake_in.close()
@@ -158,25 +166,24 @@ class Engine:
         with self._lock:
             now = time.monotonic()
             self.session.tick(now)
+            if self._interrupted:
+                self._drop_interrupted(now)
             if self.session.wants_disconnect and self._sock is not None:
                 self._close_socket()
                 self.session.disconnected(now, self.session.last_error)
             attempt_at = self.session.reconnect.attempt_at
             self._send()
             events = self.session.events()
-            until = self._until(now)
+            due = (self.session.next_deadline(), self._progress.due_at)
+            until = min((at for at in due if at is not None), default=now + IDLE_S)
         # Handed out last: a caller that wakes up finds this thread asleep, not holding the GIL.
-        self._dispatch(events)
+        if not self._dispatch(events):
+            return
         if self._sock is None and attempt_at is not None and now >= attempt_at:
             self._connect()
         else:
             self._wait(until - now)
             self._say_progress()
-
-    def _until(self, now: float) -> float:
-        """How long there is nothing to do. Called with the lock held."""
-        due = [self.session.next_deadline(), self._progress.due_at]
-        return min((at for at in due if at is not None), default=now + IDLE_S)
 
     def _wait(self, pause_s: float) -> None:
         """Sleep until there is input, a wake-up or a deadline; then read."""
@@ -200,7 +207,7 @@ class Engine:
         except BlockingIOError:
             return
         except OSError as error:
-            data, reason = b"", _reason(error)
+            data, reason = b"", dial.reason(error)
         else:
             reason = "the server closed the connection"
         with self._lock:
@@ -221,10 +228,10 @@ class Engine:
             patience_s = self.session.reconnect.attempt_s
             self.session.connecting()
         try:
-            sock = _open(endpoint, patience_s)
+            sock = dial.connect(endpoint, patience_s)
         except OSError as error:
             with self._lock:
-                self.session.disconnected(time.monotonic(), f"{endpoint}: {_reason(error)}")
+                self.session.disconnected(time.monotonic(), f"{endpoint}: {dial.reason(error)}")
             return
         with self._lock:
             if self._stopping:
@@ -236,6 +243,14 @@ class Engine:
             self.local_host = str(sock.getsockname()[0]).removeprefix("::ffff:")
             self.session.connected(time.monotonic())
             self._send()
+
+    def _drop_interrupted(self, now: float) -> None:
+        """Part of a frame may be missing or written twice: only a new connection is certain again.
+        Requests are repeated there under their ids, and the server does each of them once."""
+        self._interrupted = False
+        if self._sock is not None:
+            self._close_socket()
+            self.session.disconnected(now, "a signal interrupted this process while it sent")
 
     def _send(self) -> None:
         """Write what the session has, as far as the socket takes it. Called with the lock held."""
@@ -264,28 +279,54 @@ class Engine:
 
     # --- events -------------------------------------------------------------------------------
 
-    def _dispatch(self, events: list[Event]) -> None:
+    def _dispatch(self, events: list[Event]) -> bool:
+        """Hand out every one of them, whatever the handling of another does: there is a caller
+        waiting behind each. False: one failed, and the session is over."""
+        good = True
         for event in events:
-            match event:
-                case Answered():
-                    callback = self._callbacks.pop(event.request_id, None)
-                    if callback is not None:
-                        callback(event.reply)
-                case View():
-                    if event.waiting and event.ended is None:
-                        log.info("rdzv[%s] %s", self.run, event.reason)
-                    self._on_view(event)
-                case StateChanged():
-                    self._state_changed(event)
-                case Unreachable():
-                    log.warning(
-                        "rdzv[%s] server %s not reachable for %.0f s (giving up after %.0f s): %s",
-                        self.run, self.session.where, event.elapsed_s, event.limit_s, event.reason,
-                    )  # fmt: skip
-                case Progress():
-                    log.info(self._progress.take(time.monotonic(), event))
-                case Notice():
-                    log.warning("rdzv[%s] %s", self.run, event.message)
+            try:
+                self._handle(event)
+            except Exception:
+                log.exception(FAULT, self.run)
+                self._give_up()
+                good = False
+        return good
+
+    def _give_up(self) -> None:
+        """Nothing that is kept here can be trusted any more."""
+        with self._lock:
+            self.session.close("internal error of the rdzv client library")
+
+    def _hand_out_the_rest(self, *, even_if_alive: bool = False) -> None:
+        """Without the thread, whoever is here answers those who wait."""
+        with self._lock:
+            events = self.session.events() if self._ended or even_if_alive else []
+        while events:
+            self._dispatch(events)
+            with self._lock:
+                events = self.session.events()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Answered():
+                callback = self._callbacks.pop(event.request_id, None)
+                if callback is not None:
+                    callback(event.reply)
+            case View():
+                if event.waiting and event.reason and event.ended is None:
+                    log.info("rdzv[%s] %s", self.run, event.reason)
+                self._on_view(event)
+            case StateChanged():
+                self._state_changed(event)
+            case Unreachable():
+                log.warning(
+                    "rdzv[%s] server %s not reachable for %.0f s (giving up after %.0f s): %s",
+                    self.run, self.session.where, event.elapsed_s, event.limit_s, event.reason,
+                )  # fmt: skip
+            case Progress():
+                log.info(self._progress.take(time.monotonic(), event))
+            case Notice():
+                log.warning("rdzv[%s] %s", self.run, event.message)
 
     def _state_changed(self, event: StateChanged) -> None:
         where = self.session.where
@@ -311,9 +352,17 @@ class Engine:
                 log.info(text)
 
     def forked(self) -> None:
-        """In a forked child: give the socket up, so that the parent's death closes it."""
-        self._stopping = True
-        for sock in (self._sock, self._wake_in, self._wake_out):
+        """In a forked child: give the socket up, so that the parent's death closes it, and fail
+        every call. There is no thread here, and the lock may have been held by it."""
+        self._lock = threading.Lock()
+        self._stopping = self._ended = True
+        self._callbacks.clear()
+        self.session.close(
+            f"this client belongs to the process from which process {os.getpid()} was forked"
+        )
+        self.session.events()  # what they tell has happened to the parent
+        self._connected.set()
+        for sock in (self._sock, self._wake_in, self._wake_out, self._selector):
             if sock is not None:
                 sock.close()
 
@@ -328,32 +377,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _open(endpoint: Endpoint, patience_s: float) -> socket.socket:
-    """Connect to the first address that answers; the patience is for all of them together."""
-    until = time.monotonic() + patience_s
-    failure: OSError | None = None
-    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    for family, kind, proto, _, address in found:
-        left_s = until - time.monotonic()
-        if left_s <= 0:
-            break
-        sock = socket.socket(family, kind, proto)
-        try:
-            sock.settimeout(left_s)
-            sock.connect(address)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setblocking(False)
-        except OSError as error:
-            sock.close()
-            failure = error
-            continue
-        return sock
-    raise failure or TimeoutError(errno.ETIMEDOUT, "no answer")
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"name lookup failed: {error.strerror}"
-    return error.strerror or str(error) or type(error).__name__

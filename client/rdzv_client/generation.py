@@ -1,10 +1,13 @@
 """What a member knows of a generation, shared by both client classes."""
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rdzv_proto.messages import Address, Ended, Fence, Joined, MemberStatus, View
+
+log = logging.getLogger("rdzv")
 
 
 class EndedFlag:
@@ -49,15 +52,23 @@ class EndedFlag:
             self._event.set()
             listeners, self._listeners = self._listeners, []
         for listener in listeners:
-            listener()
+            _call(listener)
 
     def when_set(self, listener: Callable[[], None]) -> None:
-        """Call once it is set, on whichever thread sets it; at once if it is."""
+        """Call once it is set, on whichever thread sets it; at once if it is. What a listener
+        raises is logged: it must not end the thread that keeps this node's lease."""
         with self._lock:
             if self._ended is None:
                 self._listeners.append(listener)
                 return
+        _call(listener)
+
+
+def _call(listener: Callable[[], None]) -> None:
+    try:
         listener()
+    except Exception:
+        log.exception("rdzv: a listener for the end of a generation failed")
 
 
 @dataclass(frozen=True)

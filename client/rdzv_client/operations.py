@@ -5,8 +5,10 @@ from typing import Literal, TypeVar
 
 from rdzv_client.errors import InternalServerError, RdzvError, from_reply
 from rdzv_client.session import Session
+from rdzv_proto import limits
 from rdzv_proto.messages import (
     AnyReply,
+    CloseRun,
     Error,
     Fence,
     KvAdd,
@@ -31,6 +33,9 @@ SLACK_S = 5.0
 
 GET_S = 300.0
 """Default patience for a key, as in torch's stores."""
+
+DETAIL_CHARS = limits.TEXT_CHARS_MAX // 2
+"""The server puts a detail into a sentence of its own, which has the protocol's limit."""
 
 
 def expect(reply: AnyReply, kind: type[R]) -> R:
@@ -89,9 +94,18 @@ def kv_multi_set(fence: Fence, keys: Iterable[str], values: Iterable[Data]) -> K
 
 
 def leave(kind: LeaveKind, detail: str, exit_code: int | None) -> Leave:
-    """Leave the run; control characters in the detail become spaces."""
-    printable = "".join(c if c.isprintable() else " " for c in detail)
-    return Leave(kind=kind, detail=printable[:512], exit_code=exit_code)
+    """Leave the run, with a detail for the others to read."""
+    return Leave(kind=kind, detail=_printable(detail), exit_code=exit_code)
+
+
+def close_run(run: str, detail: str) -> CloseRun:
+    """End a run, with a detail for its nodes to read."""
+    return CloseRun(run=run, detail=_printable(detail))
+
+
+def _printable(text: str) -> str:
+    """One line that fits into a sentence of the server's; control characters become spaces."""
+    return "".join(c if c.isprintable() else " " for c in text)[:DETAIL_CHARS]
 
 
 def _ms(duration_s: float) -> int:

@@ -46,6 +46,9 @@ class NodeOptions:
 
     def __post_init__(self) -> None:
         names.checked(self.run, "run id")
+        names.checked(self.worker_store, "worker_store")
+        if self.owner:
+            names.checked(self.owner, "owner")
         name = names.checked(self.name or names.host_name(), "node name")
         object.__setattr__(self, "name", name)
         node_id = self.node_id or os.environ.get("RDZV_NODE_ID") or names.unique_node_id(name)
@@ -104,8 +107,8 @@ class NodeOptions:
             )
         if not 1 <= self.node_unit <= self.most_nodes:
             raise ValueError(f"node_unit must be from 1 to max_nodes, not {self.node_unit}")
-        if self.rank is not None and self.rank < 0:
-            raise ValueError(f"rank must not be negative: {self.rank}")
+        if self.rank is not None and not 0 <= self.rank <= limits.GENERATION_MAX:
+            raise ValueError(f"rank must be from 0 to {limits.GENERATION_MAX}, not {self.rank}")
         if self.below_min not in ("stop", "wait"):
             raise ValueError(f"below_min must be 'stop' or 'wait', not {self.below_min!r}")
         if len(self.expected_nodes) > limits.EXPECTED_NODES_MAX:
@@ -115,8 +118,8 @@ class NodeOptions:
                      "reconnect_timeout_s"):  # fmt: skip
             if not 0 <= getattr(self, name) <= limits.DURATION_MS_MAX / 1000:
                 raise ValueError(f"{name} must be from 0 to ten years, not {getattr(self, name)!r}")
-        if self.lease_s <= 0:
-            raise ValueError(f"lease_s must be above 0, not {self.lease_s!r}")
+        if not 0 < self.lease_s <= limits.DURATION_MS_MAX / 1000:
+            raise ValueError(f"lease_s must be above 0, to ten years, not {self.lease_s!r}")
 
 
 def _check_names(expected: Sequence[str]) -> None:
@@ -125,4 +128,5 @@ def _check_names(expected: Sequence[str]) -> None:
 
 
 def _ms(duration_s: float) -> int:
-    return round(duration_s * 1000)
+    """For the wire; a patience below 0 is none."""
+    return min(max(0, round(duration_s * 1000)), limits.DURATION_MS_MAX)

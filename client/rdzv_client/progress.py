@@ -35,32 +35,41 @@ def _goal(progress: Progress) -> int:
 
 
 class ProgressLine:
-    """Decides when a line is due: on each change, and every `REPEAT_S` without one."""
+    """Decides when a line is due: on each change, and every `REPEAT_S` without one.
+
+    `stop` may come from another thread at any point; nothing is shown or due after it.
+    """
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._last: Progress | None = None
         self._ends_at: float | None = None
-        self.due_at: float | None = None
+        self._due_at = 0.0
+
+    @property
+    def due_at(self) -> float | None:
+        """When the line is due again; None while nobody waits."""
+        return None if self._last is None else self._due_at
 
     def take(self, now: float, progress: Progress) -> str:
         """The server told something new."""
-        self._last = progress
         self._ends_at = None if progress.left_ms is None else now + progress.left_ms / 1000
-        return self._line(now)
+        self._due_at = now + REPEAT_S
+        self._last = progress
+        return self._line(now, progress)
 
     def tick(self, now: float) -> str | None:
         """The line, if it is due again."""
-        if self.due_at is None or now < self.due_at:
+        last = self._last
+        if last is None or now < self._due_at:
             return None
-        return self._line(now)
+        self._due_at = now + REPEAT_S
+        return self._line(now, last)
 
     def stop(self) -> None:
         """The wait is over."""
-        self._last = self.due_at = None
+        self._last = None
 
-    def _line(self, now: float) -> str:
-        assert self._last is not None, "no progress to show"
-        self.due_at = now + REPEAT_S
+    def _line(self, now: float, progress: Progress) -> str:
         left_s = None if self._ends_at is None else max(0.0, self._ends_at - now)
-        return line(self._run, self._last, left_s)
+        return line(self._run, progress, left_s)

@@ -97,6 +97,11 @@ class Session:
         """There is a connection, and the server has welcomed it."""
         return self.state is State.CONNECTED
 
+    @property
+    def over(self) -> bool:
+        """Nothing comes any more."""
+        return self.state is State.OVER
+
     def request(self, message: AnyRequest) -> int:
         """Send a request, now or as soon as there is a connection; returns its id.
 
@@ -129,9 +134,8 @@ class Session:
 
     def data_to_send(self) -> bytes:
         """Bytes for the socket; each is returned once."""
-        data = b"".join(self._out)
-        self._out.clear()
-        return data
+        out, self._out = self._out, []
+        return b"".join(out)
 
     def events(self) -> list[Event]:
         """What happened since the last call."""
@@ -260,7 +264,7 @@ class Session:
         if isinstance(reply, Joined):
             self._note(self.watch.joined(reply.fence))
         self._events.append(Answered(request_id, reply))
-        if self._in_flight.acknowledgement_due:
+        if self._in_flight.acknowledgement_due and self._resume is not None:
             self._beat(now)
 
     def _hello_answered(self, now: float, reply: AnyReply) -> None:
@@ -272,6 +276,7 @@ class Session:
             self.wants_disconnect = True
             return
         self.last_error = reply.message
+        self._pause_s = reply.retry_after_ms / 1000
         if reply.code in (ErrorCode.SESSION_LOST, ErrorCode.UNKNOWN_EPOCH) and self._resume:
             self._session_gone(reply)
             self._say_hello(now)

@@ -38,7 +38,7 @@ class Watch:
     def catch_up(self, view: View) -> bool:
         """Take the view of a welcome: pushes may have been lost while away."""
         mine = self.view.fence
-        if mine is None or view.fence == mine:
+        if mine is None or (view.fence is not None and view.fence >= mine):
             return self.take(view)
         return self.end("superseded", f"generation {mine} ended while this node was away")
 

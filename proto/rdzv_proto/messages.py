@@ -2,8 +2,9 @@
 
 Codec, reference page, golden frames and exhaustive matches all come from these classes. The rules
 of the file: fields are never removed, renamed or given another meaning; a new field has a default,
-and defaults are not sent, so that the frames of older versions stay the same byte for byte. Unknown
-fields are ignored by both sides. Durations are integer milliseconds, never floats (a float can be
+which is what an absent field means, and senders may leave it out (msgspec does where it can tell), so
+that the frames of older versions stay the same byte for byte. Unknown fields are ignored by both
+sides. Durations are integer milliseconds, never floats (a float can be
 NaN) and never wall-clock times (clocks jump).
 """
 
@@ -14,8 +15,9 @@ from msgspec import Meta
 
 from rdzv_proto import limits
 
-PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
-"""Names and texts hold no control characters: they end up in logs and on terminals."""
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
+"""Names and texts hold no control characters: they end up in logs and on terminals. Ends in `\\Z`,
+since `$` also matches before a line break at the end."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=limits.NAME_CHARS_MAX, pattern=PRINTABLE)]
 OptionalName = Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX, pattern=PRINTABLE)]

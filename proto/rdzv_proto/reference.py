@@ -36,8 +36,8 @@ one byte of protocol version, three zeros. Frames follow in both directions:
 
 - `request_id` is above 0 in requests, unique within the client's session, and returned in the reply.
   Pushes have request id 0.
-- `payload` is a map from field names to values. Fields that have their default are left out; unknown
-  fields are ignored; an unknown `op` is answered with `error` UNSUPPORTED.
+- `payload` is a map from field names to values. A field that has its default may be left out;
+  unknown fields are ignored; an unknown `op` is answered with `error` UNSUPPORTED.
 - The first request is a hello. Requests marked *once* may be sent again under the same request id,
   also on another connection of the same session: they are done once, and the recorded reply is
   returned until a heartbeat acknowledges it.

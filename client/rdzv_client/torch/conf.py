@@ -76,9 +76,8 @@ def read(config: Mapping[str, object], environ: Mapping[str, str]) -> Conf:
 
 
 def _options(values: Mapping[str, str]) -> dict[str, Any]:
-    interval_s = _number(values, "keep_alive_interval", 5.0)
     options: dict[str, Any] = {
-        "lease_s": interval_s * _integer(values, "keep_alive_max_attempt", 3),
+        "lease_s": _lease_s(values),
         "join_timeout_s": _number(values, "join_timeout", 600.0),
         "last_call_timeout_s": _number(values, "last_call_timeout", 30.0),
         "connect_timeout_s": _number(values, "connect_timeout", 300.0),
@@ -94,6 +93,19 @@ def _options(values: Mapping[str, str]) -> dict[str, Any]:
     if "rank" in values:
         options["rank"] = _integer(values, "rank", 0)
     return options
+
+
+def _lease_s(values: Mapping[str, str]) -> float:
+    """torch's two keys for what is one number here."""
+    interval_s = _number(values, "keep_alive_interval", 5.0)
+    attempts = _integer(values, "keep_alive_max_attempt", 3)
+    for key, value in (("keep_alive_interval", interval_s), ("keep_alive_max_attempt", attempts)):
+        if not value:
+            raise ValueError(
+                f"--rdzv-conf {key}={values[key]}: must be above 0; interval times attempts is how "
+                "long a node may be silent"
+            )
+    return interval_s * attempts
 
 
 def _unknown(key: str) -> str:

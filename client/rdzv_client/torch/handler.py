@@ -12,6 +12,8 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -38,6 +40,13 @@ log = logging.getLogger("rdzv")
 LAST_WORDS_S = 2.0
 """What a node that is ending may spend on saying so: schedulers kill what does not end."""
 
+DRAINED = (api.RendezvousError, SignalException, SystemExit, KeyboardInterrupt)
+"""In flight while torch shuts down: this node ends, and its workers did not fail."""
+
+AGENT_SHUTS_DOWN_FIRST = "_rdzv_handler" in LocalElasticAgent._shutdown.__code__.co_names
+"""Up to torch 2.7 the agent calls `shutdown()` itself, once or twice, before the launcher knows how
+it went and calls it again."""
+
 
 class RdzvHandler(RendezvousHandler):
     """One agent's handler.
@@ -61,6 +70,8 @@ class RdzvHandler(RendezvousHandler):
         self._export = WorkerExport(client)
         self._finished = False
         self._over = False
+        self._reason_follows = False
+        self._pid = os.getpid()
         self._nat_warned = False
         atexit.register(self._at_exit)
 
@@ -153,6 +164,9 @@ class RdzvHandler(RendezvousHandler):
         """Leave the run, saying why as far as that can be known. Never raises."""
         if self._over:
             return True
+        if AGENT_SHUTS_DOWN_FIRST and self._workers_failed():
+            self._reason_follows = True
+            return True
         kind, detail, exit_code = self._why()
         self._end(kind, detail, exit_code, self._settings.close_timeout_s)
         return True
@@ -199,6 +213,8 @@ class RdzvHandler(RendezvousHandler):
         )
 
     def _note_end(self, generation: Generation) -> None:
+        if self._over:  # this node is leaving, and has said why
+            return
         log.log(
             logging.INFO if generation.ended.kind == "finished" else logging.WARNING,
             "rdzv[%s] generation %d ended: %s",
@@ -228,6 +244,10 @@ class RdzvHandler(RendezvousHandler):
                 self.get_run_id(), engine.local_host, welcome.observed_host, engine.local_host,
             )  # fmt: skip
 
+    def _workers_failed(self) -> bool:
+        """Nothing is in flight in the agent, and its workers did not succeed."""
+        return sys.exc_info()[1] is None and not self._finished and self._port is not None
+
     def _why(self) -> tuple[LeaveKind, str, int | None]:
         """torch does not tell why it shuts down: the exception in flight does (TORCH.md 3.6)."""
         error = sys.exc_info()[1]
@@ -238,15 +258,17 @@ class RdzvHandler(RendezvousHandler):
             return "failed", f"worker rank {rank}", failure.exitcode
         if error is None:
             return "finished", "", None
-        if isinstance(error, (api.RendezvousError, SystemExit, KeyboardInterrupt)):
+        if isinstance(error, DRAINED):
             return "drained", type(error).__name__, None
         return "failed", f"{type(error).__name__}: {error}", None
 
     def _at_exit(self) -> None:
         """torch calls no `shutdown()` after a signal: the interpreter's end is the last chance."""
-        if self._over:
+        if self._over or os.getpid() != self._pid:  # the node belongs to the process that made it
             return
         kind: LeaveKind = "finished" if self._finished else "drained"
+        if self._reason_follows:
+            kind = "failed"
         self._end(kind, "the agent ended", None, LAST_WORDS_S)
 
     def _end(self, kind: LeaveKind, detail: str, exit_code: int | None, limit_s: float) -> None:

@@ -32,9 +32,9 @@ def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     except ImportError as error:
         from rdzv_proto import __version__
 
+        what = f"module {error.name!r}" if error.name else "a module"
         raise RuntimeError(
-            f"the torchrun backend 'rdzv' (package rdzv {__version__}) cannot be loaded: module "
-            f"{error.name!r} is missing or broken ({error}); reinstall it: pip install "
-            "--force-reinstall rdzv"
+            f"the torchrun backend 'rdzv' (package rdzv {__version__}) cannot be loaded: {what} "
+            f"is missing or broken ({error}); reinstall it: pip install --force-reinstall rdzv"
         ) from None
     return RdzvHandler.create(params)

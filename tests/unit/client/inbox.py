@@ -1,0 +1,77 @@
+"""What tests of the engine and its clients need: an engine, replies, ports, signals."""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from rdzv_client.blocking import _Waiter
+from rdzv_client.endpoint import parse
+from rdzv_client.engine import Engine
+from rdzv_proto.messages import AnyReply, Join, View
+from tests.unit.client.driver import HELLO
+from tests.unit.client.fake_server import PATIENCE_S, FakeServer
+
+
+@contextmanager
+def engine_to(
+    *endpoints: str,
+    connect_timeout_s: float = PATIENCE_S,
+    reconnect_timeout_s: float = PATIENCE_S,
+    on_view: Callable[[View], None] = lambda view: None,
+) -> Iterator[Engine]:
+    made = Engine(
+        HELLO,
+        parse(",".join(endpoints)),
+        connect_timeout_s=connect_timeout_s,
+        reconnect_timeout_s=reconnect_timeout_s,
+        on_view=on_view,
+    )
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+class Inbox:
+    """Takes replies of one request."""
+
+    def __init__(self) -> None:
+        self.replies: list[AnyReply] = []
+        self._there = threading.Event()
+
+    def __call__(self, reply: AnyReply) -> None:
+        self.replies.append(reply)
+        self._there.set()
+
+    def wait(self) -> AnyReply:
+        assert self._there.wait(PATIENCE_S), "no reply"
+        return self.replies[0]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as sock:
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def signal_in_join(monkeypatch: pytest.MonkeyPatch, server: FakeServer, number: int) -> None:
+    """The signal arrives while a join waits, and its request is at the server.
+
+    From within the waiting thread: a signal from outside may come just before the thread blocks,
+    and then nothing wakes it.
+    """
+    wait, signals = _Waiter.wait, [number]
+
+    def interrupted(waiter: _Waiter, timeout_s: float | None) -> bool:
+        if signals:
+            server.wait_for(Join)
+            signal.raise_signal(signals.pop())
+        return wait(waiter, timeout_s)
+
+    server.on(Join, None)
+    monkeypatch.setattr(_Waiter, "wait", interrupted)
