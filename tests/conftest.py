@@ -1,6 +1,7 @@
 """Options and fixtures of all tests."""
 
 import asyncio
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full", action="store_true", help="play every scenario in its full length (make e2e)"
     )
+
+
+def pytest_configure() -> None:
+    """A shell starts background jobs with SIGINT ignored, and processes inherit that: Ctrl-C has to
+    mean the same in every test, however the tests were started."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,8 +4,8 @@ Codec, reference page, golden frames and exhaustive matches all come from these 
 of the file: fields are never removed, renamed or given another meaning; a new field has a default,
 which is what an absent field means, and senders may leave it out (msgspec does where it can tell), so
 that the frames of older versions stay the same byte for byte. Unknown fields are ignored by both
-sides. Durations are integer milliseconds, never floats (a float can be
-NaN) and never wall-clock times (clocks jump).
+sides. Durations are integer milliseconds, never floats (a float can be NaN) and never wall-clock
+times (clocks jump).
 """
 
 from typing import Annotated, ClassVar, Literal

@@ -90,7 +90,7 @@ def test_the_demo_loses_a_node_goes_on_and_finishes(start: Callable[..., Demo]) 
         r"node-1 SIGKILL to the agent and the worker of rank 0, pids \d+ and \d+", words
     )
     # the worker of the survivor may die of the broken collective before the grace is over
-    told = r"generation 1 ended: \S+ \[node-(1\] \(group rank 0\) was lost|2\] .* rejoined): "
+    told = r"generation 1 ended: node-(1 on \S+ \(group rank 0\) was lost|2 on .* rejoined): "
     assert re.search(told, words)
     assert "node-1 is lost: its connection closed" in words
     assert "generation 2: node-2 is rank 0 (" in words

@@ -33,11 +33,14 @@ class RawNode:
         self._joining = threading.Lock()
         say("started", pid=os.getpid(), node_id=self._client.options.node_id)
 
-    def join(self) -> None:
-        """Once at a time: a command and the end of the generation may both ask for it."""
+    def join(self, instead_of: Generation | None = None) -> None:
+        """Once at a time, and once per generation that it is to replace: a command and the end of
+        the generation may both ask for it."""
         if not self._joining.acquire(blocking=False):
             return
         try:
+            if instead_of is not None and self._client.generation is not instead_of:
+                return
             generation = self._client.join()
         except RdzvError as error:
             say("refused", error=type(error).__name__, message=str(error))
@@ -63,12 +66,12 @@ class RawNode:
                 told = generation.waiting
                 say("waiting", count=told, number=generation.number)
                 if told and self._rejoin:
-                    self.join()
+                    self.join(generation)
                     return
         say("ended", number=generation.number, kind=generation.ended.kind,
             reason=generation.ended.reason)  # fmt: skip
         if self._rejoin and generation.ended.kind != "finished":
-            self.join()
+            self.join(generation)
 
     def obey(self, command: dict[str, Any]) -> None:
         action = command.pop("do")

@@ -27,6 +27,22 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def agent_shuts_down_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The behaviour since torch 2.8, whichever is installed."""
+    from rdzv_client.torch import handler as module
+
+    monkeypatch.setattr(module, "AGENT_SHUTS_DOWN_FIRST", False)
+
+
+@pytest.fixture
+def agent_shuts_down_first(monkeypatch: pytest.MonkeyPatch, agent_shuts_down_last: None) -> None:
+    """The behaviour up to torch 2.7."""
+    from rdzv_client.torch import handler as module
+
+    monkeypatch.setattr(module, "AGENT_SHUTS_DOWN_FIRST", True)
+
+
 @pytest.fixture
 def handler(server: FakeServer) -> Iterator["RdzvHandler"]:
     made = create(server)
@@ -120,14 +136,6 @@ def test_a_signal_in_flight_is_no_failure_of_the_workers(
     handler.next_rendezvous()
     shut_down_in(handler, SignalException("got 15", signal.SIGTERM))
     assert server.all(Leave) == [Leave(kind="drained", detail="SignalException")]
-
-
-@pytest.fixture
-def agent_shuts_down_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The behaviour up to torch 2.7, whichever is installed."""
-    from rdzv_client.torch import handler as module
-
-    monkeypatch.setattr(module, "AGENT_SHUTS_DOWN_FIRST", True)
 
 
 @pytest.mark.usefixtures("agent_shuts_down_first")
