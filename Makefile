@@ -19,7 +19,7 @@ demo: $(VENV)/ready-demo  ## a real torchrun job loses a node, re-forms and fini
 	@$(BIN)/python deploy/demo/run.py
 
 test: check  ## everything that must hold before a change is merged
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -rs
 
 check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generated page
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
@@ -29,14 +29,14 @@ check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generat
 	@echo "check: format, lint, types, import contracts and PROTOCOL.md are good"
 
 unit: $(VENV)/ready-test  ## the quick tests: no server, no agents, no root
-	@$(BIN)/python -m pytest -q tests/unit tests/test_tidy.py
+	@$(BIN)/python -m pytest -q -rs tests/unit tests/test_tidy.py
 
 sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --crashes
 
 e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
-	@$(BIN)/python -m pytest -q tests/e2e --full
+	@$(BIN)/python -m pytest -q -rs tests/e2e --full
 
 bench: $(VENV)/ready-test  ## c10d and rdzv, interleaved, for N = 2 … 512
 	@$(BIN)/python -m tests.bench rendezvous

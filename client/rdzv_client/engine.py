@@ -238,6 +238,7 @@ class Engine:
                 sock.close()
                 return
             self._sock = sock
+            self._interrupted = False  # nothing was written to this one
             self._interest = selectors.EVENT_READ
             self._selector.register(sock, self._interest)
             self.local_host = str(sock.getsockname()[0]).removeprefix("::ffff:")
@@ -255,7 +256,7 @@ class Engine:
     def _send(self) -> None:
         """Write what the session has, as far as the socket takes it. Called with the lock held."""
         self._unsent += self.session.data_to_send()
-        if self._sock is None or not self._unsent:
+        if self._sock is None or self._interrupted or not self._unsent:
             return
         try:
             sent = self._sock.send(self._unsent)

@@ -66,6 +66,10 @@ def main() -> None:
         else:
             with open(once, "w"):
                 pass
+    if "gloo" in options:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()  # gloo's threads may abort an interpreter that ends under them
     say(log, "exit", code=code)
     sys.exit(code)
 
