@@ -7,7 +7,7 @@ the one quorum decision (`quorum.decide`) and acts on the answer.
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Notice
 from rdzv_server.core import generations, membership, roster, words
-from rdzv_server.core.model import Phase, Run
+from rdzv_server.core.model import Member, Participant, Phase, Run
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import decide, seats
 from rdzv_server.core.refusal import Refused
@@ -32,7 +32,8 @@ def settle(tables: Tables, run: Run) -> None:
         announce_at = _announce(tables, run)
         if announce_at is not None:
             wake.append(announce_at)
-        _tell_surplus(tables, run)
+        elif not run.announced:
+            _tell_surplus(tables, run)
     _end_if_empty(tables, run)
     progress(tables, run, ends_at)
     if run.progress_at is not None:
@@ -198,24 +199,30 @@ def _set_announced(tables: Tables, run: Run, count: int) -> None:
 
 
 def _tell_surplus(tables: Tables, run: Run) -> None:
-    """Two agents of one node, one of them a standby: most likely started twice by mistake (B29)."""
+    """More nodes than have a place, and two agents of one node among them, in the world or standing
+    by: most likely they were started twice by mistake (B29)."""
     generation = run.live
-    if generation is None or not run.joins or "same_node" in run.warned or run.announced:
+    if generation is None or not run.joins or "same_node" in run.warned:
         return
-    world = {p.name: p.node_id for p in generation.participants}
-    for member in run.joins.values():
-        if member.ready and member.name in world:
+    standbys = [m for m in run.joins.values() if m.ready]
+    by_name: dict[str, str] = {}
+    agents: list[Participant | Member] = [*generation.participants, *standbys]
+    for agent in agents:
+        other = by_name.setdefault(agent.name, agent.node_id)
+        if standbys and other != agent.node_id:
             run.warned.add("same_node")
             text = (
-                f"two agents of run {run.id!r} come from node {member.name} "
-                f"({world[member.name]} and {member.node_id}); the second waits as a standby. Is "
-                "the launcher started once per node?"
+                f"two agents of run {run.id!r} come from node {agent.name} ({other} and "
+                f"{agent.node_id}), and {words.nodes(len(standbys))} can only stand by: the world of "
+                f"{len(generation.participants)} has no place left. Is the launcher started once "
+                "per node?"
             )
             tables.report(
-                "agents_share_a_node", level="warning", run=run.id, node=member.node_id,
+                "agents_share_a_node", level="warning", run=run.id, node=agent.node_id,
                 fence=generation.fence, text=text,
             )  # fmt: skip
-            tables.push(member.session, Notice(message=text))
+            for member in standbys:
+                tables.push(member.session, Notice(message=text))
             return
 
 

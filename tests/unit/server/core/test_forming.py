@@ -405,8 +405,33 @@ def test_b29d_two_agents_of_one_node_above_max_are_pointed_out_once() -> None:
         lab.node(n, node_id=i, rules=rules).join() for n, i in (("h1", "h1-b"), ("h2", "h2-b"))
     ]
     assert len(lab.reported("agents_share_a_node")) == 1
-    assert "two agents" in extra[0].notices[0]
+    (text,) = extra[0].notices
+    assert text == (
+        "two agents of run 'llama' come from node h1 (h1-a and h1-b), and 1 node can only stand by: "
+        "the world of 2 has no place left. Is the launcher started once per node?"
+    )
     assert lab.status().standbys == 2
+
+
+def test_b29d_two_agents_of_one_node_that_are_both_in_the_world_are_pointed_out_too() -> None:
+    lab = Lab()
+    rules = policy(2)
+    for node_id in ("h1-a", "h1-b"):
+        lab.node("h1", node_id=node_id, rules=rules).join()
+    spare = lab.node("h2", node_id="h2-a", rules=rules).join()
+    assert "come from node h1 (h1-a and h1-b)" in spare.notices[0]
+
+
+def test_agents_that_share_a_node_on_purpose_are_not_pointed_out_while_there_is_a_place() -> None:
+    lab = Lab()
+    rules = policy(2, 4)
+    world = [lab.node("h1", node_id=node_id, rules=rules).join() for node_id in ("a", "b")]
+    beat_all(lab, world, 31)
+    late = lab.node("h1", node_id="c", rules=rules).join()
+    assert lab.status().phase == "live"
+    lab.advance(1.2)
+    assert not late.notices
+    assert not lab.reported("agents_share_a_node")
 
 
 # --- the end of a run ----------------------------------------------------------------------------
