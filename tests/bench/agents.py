@@ -11,6 +11,7 @@ import gc
 import multiprocessing as mp
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -86,7 +87,8 @@ def _agent(
         results.append((began, time.monotonic(), info.rank))
         keep.append(info)
     except Exception as error:  # noqa: BLE001  (this agent did not make it; the table says so)
-        print(f"{type(error).__name__}: {str(error)[:120]}", flush=True)
+        if all(rank >= 0 for *_, rank in results):  # the first of this process stands for all
+            sys.stderr.write(f"N={nodes}: {type(error).__name__}: {str(error)[:120]}\n")
         results.append((began, time.monotonic(), -1))
 
 
