@@ -30,6 +30,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 @pytest.fixture(autouse=True)
 def agent_shuts_down_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The behaviour since torch 2.8, whichever is installed."""
+    pytest.importorskip("torch")
     from rdzv_client.torch import handler as module
 
     monkeypatch.setattr(module, "AGENT_SHUTS_DOWN_FIRST", False)
