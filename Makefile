@@ -66,10 +66,10 @@ $(VENV)/ready: $(INPUTS)
 	@$(PIP) -e '.[server]'
 	@touch $@
 
-$(VENV)/ready-test: $(VENV)/ready
+$(VENV)/ready-test: $(VENV)/ready Makefile
 	@$(PIP) $(TOOLS)
 	@touch $@
 
-$(VENV)/ready-demo: $(VENV)/ready
+$(VENV)/ready-demo: $(VENV)/ready Makefile
 	@$(PIP) scikit-learn
 	@touch $@
