@@ -39,7 +39,7 @@ def test_the_environment_can_say_everything(cluster: Cluster) -> None:
     script.write_text("import os; print('RANK', os.environ['RANK'], os.environ['WORLD_SIZE'])\n")
     environment = {
         "PET_RDZV_BACKEND": "rdzv", "PET_RDZV_ENDPOINT": server.endpoint, "PET_RDZV_ID": "pet",
-        "PET_NNODES": "2", "PET_RDZV_CONF": "join_timeout=30",
+        "PET_NNODES": "2", "PET_RDZV_CONF": "join_timeout=30", "TMPDIR": str(cluster.folder),
     }  # fmt: skip
     jobs = [
         subprocess.Popen(

@@ -138,6 +138,7 @@ class Agent:
         argv += ["--rdzv-id", run] if run is not None else []
         argv += [*more, script or str(WORKER), str(self.worker_log_path), *work]
         env = {MARKER: marker, AGENT_MARKER: self.identity, "OMP_NUM_THREADS": "1"}
+        env["TMPDIR"] = str(folder)  # killed agents leave torch's log folders behind
         env |= environment or {}
         self._launcher = launcher
         self._process: subprocess.Popen[bytes] | None = None

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -23,6 +24,7 @@ def _agent(order: dict[str, object]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ.update({str(k): str(v) for k, v in env.items()})
+    tempfile.tempdir = None  # TMPDIR may be another one now
     sys.argv = ["torchrun", *map(str, argv)]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from torch.distributed.run import main
