@@ -140,9 +140,9 @@ class SimServer:
                     if link is not None:
                         link.down.close("closed by the server")
                 case Report():
+                    self._trace(f"report {effect.event} {effect.node} {effect.fields}")
                     if effect.event == "node_lost":
                         self._node_lost(effect.node)
-                    self._trace(f"report {effect.event} {effect.node} {effect.fields}")
         self.monitor.check(self.core.tables)
         due = self.core.next_deadline()
         if due is not None and due < self._clock.now + TICK_S:

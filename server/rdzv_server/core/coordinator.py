@@ -40,9 +40,6 @@ from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
-SOCKET_POLL_S = 0.001
-"""Between the two phases of an expiry: long enough for one more poll of all ready sockets."""
-
 OfSession = (
     Heartbeat | Members | CloseRun | Join | Finished | Leave
     | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet
@@ -106,7 +103,7 @@ class Coordinator:
         due = self.tables.deadlines.next()
         if due is None:
             return None
-        return self.tables.clock.monotonic(max(due, self.tables.t + SOCKET_POLL_S))
+        return self.tables.clock.monotonic(max(due, self.tables.t + sessions.SOCKET_POLL_S))
 
     def shut_down(self, now: float, retry_after_ms: int) -> list[Effect]:
         """Tell everyone that the server is going away; refuse what still comes."""
@@ -130,6 +127,7 @@ class Coordinator:
         if tables.started_at is None:
             tables.started_at = tables.t
         if stall_s:
+            tables.stall_ended_at = tables.t
             tables.report(
                 "server_stalled", level="warning", stalled_s=round(stall_s, 3),
                 text="the server did not run for this long; all deadlines were moved by as much",

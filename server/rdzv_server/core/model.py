@@ -66,8 +66,8 @@ class Session:
     """Since when there is no connection: the session is under suspicion."""
     lease_decides: bool = False
     """The connection broke together with most of the run's: only silence counts as death."""
-    expiring: bool = False
-    """Its time was up at the last tick; one more poll of the sockets decides (S33)."""
+    expiring_since: float | None = None
+    """When a tick found its time up; one more look at the sockets decides (S33)."""
     replies: "OrderedDict[int, AnyReply]" = field(default_factory=OrderedDict)
     """Recorded replies by request id, until acknowledged (S23)."""
     acknowledged: int = 0

@@ -38,6 +38,8 @@ class Tables:
         self.clock = RunClock()
         self.t = 0.0
         self.started_at: float | None = None
+        self.stall_ended_at = 0.0
+        """When the server last ran again after it had stood still, in running seconds."""
         self.connections: dict[int, Connection] = {}
         self.sessions: dict[int, Session] = {}
         self.nodes: dict[tuple[str, str], Session] = {}

@@ -4,9 +4,10 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Error, Goodbye, Heartbeat, Status
-from rdzv_server.core.coordinator import ALLOWED, SOCKET_POLL_S
+from rdzv_server.core.coordinator import ALLOWED
 from rdzv_server.core.events import Broadcast, Lost, Received
 from rdzv_server.core.model import Role
+from rdzv_server.core.sessions import SOCKET_POLL_S
 from tests.lab import Lab, beat_all, policy
 
 

@@ -213,7 +213,7 @@ def test_s33_a_heartbeat_that_was_in_the_kernel_when_time_was_up_saves_its_sende
         lab.advance(0.1)
     lab.now = due + 0.01
     lab.apply(lab.core.tick(lab.now))
-    assert lab.core.tables.sessions[_session(a)].expiring
+    assert lab.core.tables.sessions[_session(a)].expiring_since == lab.core.tables.t
     a.beat()
     b.beat()
     lab.advance(0.5)
@@ -233,6 +233,35 @@ def test_s32_a_stall_of_the_server_is_charged_to_nobody(stall_s: float) -> None:
     assert not lab.reported("node_lost")
     assert lab.core.tables.clock.stalls == 20
     assert len(lab.reported("server_stalled")) == 20
+
+
+@pytest.mark.parametrize("first", ["tick", "another's heartbeat"])
+def test_s32_a_stall_between_the_two_phases_of_an_expiry_adds_one_more_look(first: str) -> None:
+    """The timer fires first after a stall, and the heartbeat that came meanwhile is still unread."""
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    due = lab.now + 5.0
+    while lab.now < due - 0.1:
+        b.beat()
+        lab.advance(0.1)
+    lab.now = due + 0.01
+    lab.apply(lab.core.tick(lab.now))
+    assert lab.core.tables.sessions[_session(a)].expiring_since is not None
+    lab.now += 8.0
+    if first != "tick":
+        b.beat()
+    for _ in range(2):  # two timers that are due at once
+        lab.apply(lab.core.tick(lab.now))
+    a.beat()
+    b.beat()
+    lab.advance(0.5)
+    assert lab.run().live is not None
+    assert not lab.reported("node_lost")
+    silent = lab.now + 6.0
+    while lab.now < silent:
+        b.beat()
+        lab.advance(0.1)
+    assert lab.reported("node_lost"), "one more look is all it gets"
 
 
 def test_s32_a_grace_that_runs_during_a_stall_is_not_shortened() -> None:
