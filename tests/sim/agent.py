@@ -85,11 +85,12 @@ class Agent:
         """No fault of the node or its network reaches beyond this time."""
         self._held: list[Callable[[], None]] = []
         self._asked: dict[int, Callable[[AnyReply], None]] = {}
+        self.incarnation = hashlib.sha256(f"{self.node_id}/{process}".encode()).digest()[:16]
         hello = HelloNode(
             run=run,
             node_id=self.node_id,
             name=name,
-            incarnation=hashlib.sha256(f"{self.node_id}/{process}".encode()).digest()[:16],
+            incarnation=self.incarnation,
             lease_ms=round(LEASE_S * 1000),
         )
         self.session = Session(hello, rng, clock.now, reconnect_timeout_s=30)

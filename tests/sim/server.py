@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from rdzv_proto import codec, limits
 from rdzv_proto.framing import PREAMBLE_BYTES, FrameBuffer
+from rdzv_proto.messages import HelloNode
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
@@ -26,7 +27,7 @@ class SimServer:
     """One server start after another, on one clock; invariants are checked after every step."""
 
     def __init__(
-        self, clock: Clock, trace: Callable[[str], None], lost: Callable[[str], None]
+        self, clock: Clock, trace: Callable[[str], None], lost: Callable[[bytes], None]
     ) -> None:
         self._clock, self._trace, self._node_lost = clock, trace, lost
         self.links: dict[int, Link] = {}
@@ -35,6 +36,8 @@ class SimServer:
         self._next_conn = 0
         self.stalled_until = 0.0
         self._missed: list[Callable[[], None]] = []
+        self._incarnations: dict[str, bytes] = {}
+        """Of the process that holds a node id's session, or held it last."""
         self.epoch = 0
         self.up = False
         self.start()
@@ -106,7 +109,12 @@ class SimServer:
         while conn in self._buffers and (body := buffer.pop()) is not None:
             request_id, message = codec.decode_request(body)
             self._trace(f"server <- {conn} {request_id} {message.op}")
-            self._apply(self.core.handle(self._clock.now, Received(conn, request_id, message)))
+            effects = self.core.handle(self._clock.now, Received(conn, request_id, message))
+            if isinstance(message, HelloNode):
+                holder = self.core.tables.nodes.get((message.run, message.node_id))
+                if holder is not None:
+                    self._incarnations[message.node_id] = holder.incarnation
+            self._apply(effects)
 
     def _lost(self, conn: int, reason: str) -> None:
         if self.links.pop(conn, None) is not None:
@@ -142,7 +150,7 @@ class SimServer:
                 case Report():
                     self._trace(f"report {effect.event} {effect.node} {effect.fields}")
                     if effect.event == "node_lost":
-                        self._node_lost(effect.node)
+                        self._node_lost(self._incarnations[effect.node])
         self.monitor.check(self.core.tables)
         due = self.core.next_deadline()
         if due is not None and due < self._clock.now + TICK_S:

@@ -38,7 +38,7 @@ def test_a_healthy_node_declared_lost_is_a_violation() -> None:
     agent = next(a for a in world.agents if a.alive)
     agent.impaired_until = 0.0
     with pytest.raises(ViolationError, match="S33"):
-        world._check_lost(agent.node_id)
+        world._check_lost(agent.incarnation)
 
 
 def test_two_holders_of_one_rank_are_a_violation() -> None:

@@ -213,13 +213,14 @@ class World:
             raise ViolationError(f"S3: {agent.node_id} was told {told.fence} after {last}")
         self._last[process] = told.fence
 
-    def _check_lost(self, node_id: str) -> None:
-        """Only the dead, the frozen and the cut off are ever declared lost (S32, S33)."""
+    def _check_lost(self, incarnation: bytes) -> None:
+        """Only the dead, the frozen and the cut off are ever declared lost (S32, S33). Asked of the
+        process: another one with the same node id may live, and not have reached the server yet."""
         for agent in self.agents:
-            if agent.node_id == node_id and agent.alive:
+            if agent.incarnation == incarnation and agent.alive:
                 quiet = self.clock.now - agent.impaired_until
                 if quiet > LEASE_S + 1.0:
-                    raise ViolationError(f"S33: {node_id} is well and was declared lost")
+                    raise ViolationError(f"S33: {agent.node_id} is well and was declared lost")
 
     def _check_rest(self) -> None:
         """Healed, every living agent is in its run's live generation, finished, waits below the
