@@ -11,15 +11,14 @@ _NONE = "–"
 
 def duration(ms: float) -> str:
     """`850 ms`, `41 s`, `12 min`, `3.5 h`, `2.1 d`."""
-    for unit, size_ms, below in (
-        ("ms", 1, 1_000),
-        ("s", 1_000, 120_000),
-        ("min", 60_000, 7_200_000),
+    for unit, size_ms, below, digits in (
+        ("ms", 1, 1_000, 0),
+        ("s", 1_000, 120_000, 0),
+        ("min", 60_000, 7_200_000, 0),
+        ("h", 3_600_000, 172_800_000, 1),
     ):
         if ms < below:
-            return f"{ms / size_ms:.0f} {unit}"
-    if ms < 172_800_000:
-        return f"{ms / 3_600_000:.1f} h"
+            return f"{ms / size_ms:.{digits}f} {unit}"
     return f"{ms / 86_400_000:.1f} d"
 
 

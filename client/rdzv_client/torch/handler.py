@@ -251,13 +251,11 @@ class RdzvHandler(RendezvousHandler):
     def _why(self) -> tuple[LeaveKind, str, int | None]:
         """torch does not tell why it shuts down: the exception in flight does (TORCH.md 3.6)."""
         error = sys.exc_info()[1]
-        if self._finished:
+        if self._finished or error is None:
             return "finished", "", None
         if isinstance(error, ChildFailedError):
             rank, failure = error.get_first_failure()
             return "failed", f"worker rank {rank}", failure.exitcode
-        if error is None:
-            return "finished", "", None
         if isinstance(error, DRAINED):
             return "drained", type(error).__name__, None
         return "failed", f"{type(error).__name__}: {error}", None

@@ -205,11 +205,13 @@ def _tell_surplus(tables: Tables, run: Run) -> None:
     if generation is None or not run.joins or "same_node" in run.warned:
         return
     standbys = [m for m in run.joins.values() if m.ready]
+    if not standbys:
+        return
     by_name: dict[str, str] = {}
     agents: list[Participant | Member] = [*generation.participants, *standbys]
     for agent in agents:
         other = by_name.setdefault(agent.name, agent.node_id)
-        if standbys and other != agent.node_id:
+        if other != agent.node_id:
             run.warned.add("same_node")
             text = (
                 f"two agents of run {run.id!r} come from node {agent.name} ({other} and "

@@ -31,17 +31,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 def agent_shuts_down_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """The behaviour since torch 2.8, whichever is installed."""
     pytest.importorskip("torch")
-    from rdzv_client.torch import handler as module
-
-    monkeypatch.setattr(module, "AGENT_SHUTS_DOWN_FIRST", False)
+    monkeypatch.setattr("rdzv_client.torch.handler.AGENT_SHUTS_DOWN_FIRST", False)
 
 
 @pytest.fixture
 def agent_shuts_down_first(monkeypatch: pytest.MonkeyPatch, agent_shuts_down_last: None) -> None:
     """The behaviour up to torch 2.7."""
-    from rdzv_client.torch import handler as module
-
-    monkeypatch.setattr(module, "AGENT_SHUTS_DOWN_FIRST", True)
+    monkeypatch.setattr("rdzv_client.torch.handler.AGENT_SHUTS_DOWN_FIRST", True)
 
 
 @pytest.fixture
