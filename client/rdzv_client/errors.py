@@ -3,12 +3,16 @@
 RdzvError
   MalformedRequest, Unsupported, UnknownRun, NotAMember, LimitExceeded, FrameTooLarge,
   NotANumber, InternalServerError
+  BarrierBroken, BarrierMismatch, BadRound
+  NcclError
+    IdMismatch, NcclVersionMismatch, DuplicateId, MinterLost, MintFailed, IdFailed, AlreadyUsed,
+    UnroutableRoot, IdTimeout
   Final: no retry can help
     Fenced, Unauthenticated, RunClosed, RunFinished, RunFailed, PolicyMismatch, DuplicateRank
   GenerationEnded: join again
     SessionLost, UnknownEpoch
   Timeout
-    JoinTimeout, WaitTimeout, RequestTimeout
+    JoinTimeout, WaitTimeout, RequestTimeout, BarrierTimeout, IdTimeout
   Unreachable
     ConnectionLost, ShuttingDown, Superseded
 """
@@ -147,7 +151,7 @@ class PolicyMismatch(Final):
 
 
 class DuplicateRank(Final):
-    """Another living node gave the same rank hint."""
+    """Somebody else has that rank."""
 
     code = ErrorCode.DUPLICATE_RANK
 
@@ -192,6 +196,88 @@ class NotANumber(RdzvError):
     """The value of a key is no counter."""
 
     code = ErrorCode.NOT_A_NUMBER
+
+
+class BarrierTimeout(Timeout):
+    """Not all members of a barrier round came in time."""
+
+    code = ErrorCode.BARRIER_TIMEOUT
+
+
+class BarrierBroken(RdzvError):
+    """A member that a barrier round needs cannot come any more."""
+
+    code = ErrorCode.BARRIER_BROKEN
+
+
+class BarrierMismatch(RdzvError):
+    """The members of a barrier round disagree on what it is."""
+
+    code = ErrorCode.BARRIER_MISMATCH
+
+
+class BadRound(RdzvError):
+    """A barrier round was named that is neither open nor remembered."""
+
+    code = ErrorCode.BAD_ROUND
+
+
+class NcclError(RdzvError):
+    """The ids of a communicator cannot be had."""
+
+
+class IdMismatch(NcclError):
+    """The ranks of a communicator disagree on what it is."""
+
+    code = ErrorCode.ID_MISMATCH
+
+
+class NcclVersionMismatch(NcclError):
+    """The ranks of a communicator use different NCCL versions."""
+
+    code = ErrorCode.NCCL_VERSION_MISMATCH
+
+
+class DuplicateId(NcclError):
+    """A unique id was offered twice, or another one is there already."""
+
+    code = ErrorCode.DUPLICATE_ID
+
+
+class MinterLost(NcclError):
+    """The rank that was to mint a unique id was lost before it did."""
+
+    code = ErrorCode.MINTER_LOST
+
+
+class MintFailed(NcclError):
+    """The rank that was to mint a unique id could not."""
+
+    code = ErrorCode.MINT_FAILED
+
+
+class IdFailed(NcclError):
+    """A rank of the communicator failed or was lost after ids were handed out."""
+
+    code = ErrorCode.ID_FAILED
+
+
+class IdTimeout(NcclError, Timeout):
+    """Not all ranks asked for the id, or not all got ready, in time."""
+
+    code = ErrorCode.ID_TIMEOUT
+
+
+class AlreadyUsed(NcclError):
+    """The unique id of this attempt has served its communicator."""
+
+    code = ErrorCode.ALREADY_USED
+
+
+class UnroutableRoot(NcclError):
+    """The other ranks cannot reach the unique id's root."""
+
+    code = ErrorCode.UNROUTABLE_ROOT
 
 
 class ConnectionLost(Unreachable):

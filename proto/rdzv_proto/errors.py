@@ -2,7 +2,7 @@
 
 `definite` says whether the operation certainly did *not* happen; only then may a caller repeat it
 under a new request id. Exception classes in `rdzv_client.errors` and the table in
-`proto/PROTOCOL.md` come from here. Codes are never reused; 9, 10 and 16 are kept for barriers.
+`proto/PROTOCOL.md` come from here. Codes are never reused.
 """
 
 import enum
@@ -33,11 +33,14 @@ class ErrorCode(enum.IntEnum):
     FENCED = 6
     RUN_CLOSED = 7
     JOIN_TIMEOUT = 8
+    BARRIER_TIMEOUT = 9
+    BARRIER_MISMATCH = 10
     LIMIT_EXCEEDED = 11
     SHUTTING_DOWN = 12
     INTERNAL = 13
     UNAUTHENTICATED = 14
     UNKNOWN_EPOCH = 15
+    BAD_ROUND = 16
     POLICY_MISMATCH = 17
     DUPLICATE_RANK = 18
     RUN_FINISHED = 19
@@ -47,6 +50,16 @@ class ErrorCode(enum.IntEnum):
     SUPERSEDED = 23
     FRAME_TOO_LARGE = 24
     NOT_A_NUMBER = 25
+    BARRIER_BROKEN = 26
+    ID_MISMATCH = 27
+    NCCL_VERSION_MISMATCH = 28
+    DUPLICATE_ID = 29
+    MINTER_LOST = 30
+    MINT_FAILED = 31
+    ID_FAILED = 32
+    ID_TIMEOUT = 33
+    ALREADY_USED = 34
+    UNROUTABLE_ROOT = 35
     CONNECTION_LOST = 101
     REQUEST_TIMEOUT = 102
 
@@ -198,8 +211,9 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
             _C.DUPLICATE_RANK,
             True,
             Retry.NO,
-            "Another living node of the run gave the same rank hint.",
-            "Give each node its own --rdzv-conf=rank=K, or none at all.",
+            "Somebody else has that rank: a rank hint, a worker's rank at a barrier, or a rank of a "
+            "communicator that is claimed twice or outside its size.",
+            "Give each its own rank; for nodes --rdzv-conf=rank=K, or none at all.",
             _STATE,
         ),
         ErrorInfo(
@@ -257,6 +271,118 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
             Retry.NO,
             "`kv_add` on a value that is no decimal number of 64 bits.",
             "Use another key for the counter.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.BARRIER_TIMEOUT,
+            True,
+            Retry.LATER,
+            "A barrier round was not complete in time; the missing are named. Every member gets the "
+            "same decision.",
+            "Look at the members that are named; the next call begins a new round.",
+            _TIMEOUT,
+        ),
+        ErrorInfo(
+            _C.BARRIER_BROKEN,
+            True,
+            Retry.LATER,
+            "A barrier round cannot be completed any more: a member it needs was lost, or has "
+            "finished. Every member gets the same decision.",
+            "Leave out the one that is named, or wait for the generation's end and join again.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.BARRIER_MISMATCH,
+            True,
+            Retry.NO,
+            "The members of a barrier round disagree on who takes part or on what it is; the round "
+            "fails for all of them.",
+            "Call the barrier with the same arguments everywhere, or use another name.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.BAD_ROUND,
+            True,
+            Retry.NO,
+            "A barrier round was named that is neither open nor remembered.",
+            "Leave the round to the server.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.ID_MISMATCH,
+            True,
+            Retry.NO,
+            "The ranks of a communicator disagree on its size, its number of ids or its minter. NCCL "
+            "itself would hang.",
+            "Ask with the same arguments on all ranks.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.NCCL_VERSION_MISMATCH,
+            True,
+            Retry.NO,
+            "The ranks of a communicator use different NCCL versions.",
+            "Install the same NCCL on all nodes; both versions are in the message.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.DUPLICATE_ID,
+            True,
+            Retry.NO,
+            "A unique id was offered twice, or another one is there already. An id is good for one "
+            "communicator only.",
+            "Mint a new id for each communicator.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.MINTER_LOST,
+            True,
+            Retry.LATER,
+            "The rank that was to mint a unique id was lost before it did.",
+            "Wait for the generation's end and join again; the new one has ids of its own.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.MINT_FAILED,
+            True,
+            Retry.LATER,
+            "The rank that was to mint a unique id could not.",
+            "Mend what the message names (library, interface) and ask again: that is a new attempt.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.ID_FAILED,
+            True,
+            Retry.LATER,
+            "The communicator did not come about: one of its ranks failed or was lost after ids were "
+            "handed out.",
+            "Abort the communicator's init; ask again (a new attempt), or join again.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.ID_TIMEOUT,
+            True,
+            Retry.LATER,
+            "Not all ranks of a communicator asked for its id, or not all got ready, in time; the "
+            "message lists them.",
+            "Look at the ranks that are named.",
+            _TIMEOUT,
+        ),
+        ErrorInfo(
+            _C.ALREADY_USED,
+            True,
+            Retry.NO,
+            "The unique id of this attempt has served its communicator; a second use would hang.",
+            "Ask for the next attempt.",
+            _STATE,
+        ),
+        ErrorInfo(
+            _C.UNROUTABLE_ROOT,
+            True,
+            Retry.NO,
+            "The unique id's root cannot be reached by the other ranks: NCCL_COMM_ID is set on the "
+            "minter, or NCCL chose a loopback interface.",
+            "Unset NCCL_COMM_ID; set NCCL_SOCKET_IFNAME on the minter to the right interface.",
             _STATE,
         ),
         ErrorInfo(

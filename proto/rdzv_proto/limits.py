@@ -40,7 +40,36 @@ REPLIES_RECORDED_MAX = 1_024
 """Unacknowledged recorded replies of one session. A client has far fewer requests in flight."""
 
 PARKED_PER_SESSION_MAX = 1_024
-"""Requests of one session that may wait at the same time (joins, KV waits)."""
+"""Requests of one session that may wait at the same time (joins, KV waits, barriers, ids)."""
+
+KEYS_PER_PAGE_MAX = 1_024
+"""Rows in one page of a key list; without values a page stays below 1.2 MiB at the longest keys."""
+
+PAGE_BYTES_MAX = 1 << 20
+"""Values in one page of a key list, so that listing large values cannot hold up the loop."""
+
+RANKS_MAX = 1_000_000
+"""Workers of one run, and ranks of one communicator: a hundred for each node of the largest world."""
+
+BARRIER_NAMES_MAX = 1_024
+"""Barrier names that one generation (or run) remembers. A name whose last round is over makes way for a
+new one, so that names with a step number in them cannot fill the memory."""
+
+BARRIER_ROUNDS_KEPT = 8
+"""Decisions of one barrier that are kept for late comers."""
+
+BARRIER_PAYLOADS_BYTES_MAX = 4 * 1024 * 1024
+"""Payloads of one barrier round together: every member gets all of them, so N times as much leaves the
+server."""
+
+NCCL_ID_BYTES = 128
+"""`sizeof(ncclUniqueId)`, the same in every release and in RCCL (NCCL.md 1)."""
+
+NCCL_IDS_MAX = 1_024
+"""Unique ids of one communicator; torch uses one per 128 ranks."""
+
+NCCL_GROUPS_MAX = 4_096
+"""Communicators whose ids one generation brokers; a member of every group of a large job has dozens."""
 
 KV_KEYS_PER_RUN_MAX = 100_000
 """Keys of one run: ten for each node of the largest world."""

@@ -23,6 +23,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=limits.NAME_CHARS_MAX, patte
 OptionalName = Annotated[str, Meta(max_length=limits.NAME_CHARS_MAX, pattern=PRINTABLE)]
 Text = Annotated[str, Meta(max_length=limits.TEXT_CHARS_MAX, pattern=PRINTABLE)]
 Key = Annotated[str, Meta(min_length=1, max_length=limits.KEY_CHARS_MAX)]
+Prefix = Annotated[str, Meta(max_length=limits.KEY_CHARS_MAX)]
 Keys = Annotated[list[Key], Meta(min_length=1, max_length=limits.KEYS_PER_REQUEST_MAX)]
 Value = Annotated[bytes, Meta(max_length=limits.VALUE_BYTES_MAX)]
 Ms = Annotated[int, Meta(ge=0, le=limits.DURATION_MS_MAX)]
@@ -31,6 +32,8 @@ Nodes = Annotated[int, Meta(ge=1, le=limits.MEMBERS_PER_RUN_MAX)]
 Incarnation = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Token = Annotated[bytes, Meta(min_length=16, max_length=64)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+Ranks = Annotated[list[Count], Meta(max_length=limits.MEMBERS_PER_RUN_MAX)]
+RankCount = Annotated[int, Meta(ge=0, le=limits.RANKS_MAX)]
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -74,7 +77,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_unit: Nodes = 1
     """World sizes are multiples of this."""
     worker_store: OptionalName = "rank0"
-    """Who serves the workers' store. The only value of protocol version 1 so far is `rank0`."""
+    """Who serves the workers' store: `rank0`, or `server` (see `Joined.store_port`)."""
     owner: Text = ""
     """User and launcher digest; compared for the run named `none` only."""
     join_timeout_ms: Ms = 600_000
@@ -303,6 +306,9 @@ class Joined(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """Why this address was chosen."""
     worker_token: bytes = b""
     """Lets this node's training processes attach to this generation."""
+    store_port: Port = 0
+    """Where the server speaks torch's TCPStore protocol for the workers of this generation, on the
+    address at which this client reached it. 0: worker 0 serves the workers' store."""
 
 
 class Finished(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -340,9 +346,11 @@ class Done(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """It is done."""
 
     op = "done"
+    revision: Count = 0
+    """Of the key, where the request wrote one."""
 
 
-# --- KV of a generation -----------------------------------------------------------------------
+# --- KV of a generation or of a run -------------------------------------------------------------
 
 
 class KvSet(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -352,7 +360,8 @@ class KvSet(Request, frozen=True, kw_only=True, omit_defaults=True):
     answer = "done"
     recorded = True
     carries_values = True
-    fence: Fence
+    fence: Fence | None = None
+    """The generation whose keys are meant; none: the keys of the run. The same in all that follow."""
     key: Key
     value: Value
 
@@ -362,7 +371,7 @@ class KvGet(Request, frozen=True, kw_only=True, omit_defaults=True):
 
     op = "kv_get"
     answer = "kv_value"
-    fence: Fence
+    fence: Fence | None = None
     key: Key
     timeout_ms: Ms = 0
     """0 = do not wait."""
@@ -374,7 +383,7 @@ class KvWait(Request, frozen=True, kw_only=True, omit_defaults=True):
     op = "kv_wait"
     answer = "done"
     carries_values = True
-    fence: Fence
+    fence: Fence | None = None
     keys: Keys
     timeout_ms: Ms = 0
 
@@ -385,7 +394,7 @@ class KvAdd(Request, frozen=True, kw_only=True, omit_defaults=True):
     op = "kv_add"
     answer = "kv_number"
     recorded = True
-    fence: Fence
+    fence: Fence | None = None
     key: Key
     delta: int
 
@@ -396,7 +405,7 @@ class KvMultiGet(Request, frozen=True, kw_only=True, omit_defaults=True):
     op = "kv_multi_get"
     answer = "kv_values"
     carries_values = True
-    fence: Fence
+    fence: Fence | None = None
     keys: Keys
     timeout_ms: Ms = 0
 
@@ -408,9 +417,117 @@ class KvMultiSet(Request, frozen=True, kw_only=True, omit_defaults=True):
     answer = "done"
     recorded = True
     carries_values = True
-    fence: Fence
+    fence: Fence | None = None
     keys: Keys
     values: Annotated[list[Value], Meta(max_length=limits.KEYS_PER_REQUEST_MAX)]
+
+
+class KvCheck(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Say which of some keys are not there."""
+
+    op = "kv_check"
+    answer = "kv_missing"
+    carries_values = True
+    fence: Fence | None = None
+    keys: Keys
+
+
+class KvCas(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Set a key if it is as expected. Done once, however often it is sent."""
+
+    op = "kv_cas"
+    answer = "kv_swapped"
+    recorded = True
+    carries_values = True
+    fence: Fence | None = None
+    key: Key
+    value: Value
+    expected: Value | None = None
+    """The value it must have; none: it must not be there. Not looked at if `revision` is given."""
+    revision: Count | None = None
+    """The revision it must have; 0: it must not be there."""
+
+
+class KvAppend(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Append to a key's value; a missing key counts as empty. Done once, however often it is sent."""
+
+    op = "kv_append"
+    answer = "kv_number"
+    recorded = True
+    carries_values = True
+    fence: Fence | None = None
+    key: Key
+    value: Value
+
+
+class KvDelete(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Delete keys; missing ones are fine. Answered with how many were there."""
+
+    op = "kv_delete"
+    answer = "kv_number"
+    recorded = True
+    carries_values = True
+    fence: Fence | None = None
+    keys: Keys
+
+
+class KvCount(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Count the keys that begin with a prefix."""
+
+    op = "kv_count"
+    answer = "kv_number"
+    fence: Fence | None = None
+    prefix: Prefix = ""
+
+
+class KvList(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of the keys that begin with a prefix, in order."""
+
+    op = "kv_list"
+    answer = "kv_page"
+    fence: Fence | None = None
+    prefix: Prefix = ""
+    after: Prefix = ""
+    """Only keys behind this one."""
+    values: bool = False
+    """With their values."""
+
+
+class KvEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One key in a page."""
+
+    key: str
+    revision: Count
+    value_bytes: Count = 0
+    value: bytes | None = None
+    """If values were asked for."""
+
+
+class KvPage(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """One page of keys."""
+
+    op = "kv_page"
+    entries: list[KvEntry] = []
+    more: bool = False
+    revision: Count = 0
+    """Of the whole key space: the number of changes so far."""
+
+
+class KvMissing(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """Those keys that are not there, in the order asked for."""
+
+    op = "kv_missing"
+    keys: list[str] = []
+
+
+class KvSwapped(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """What a compare-and-set did, and how the key is now."""
+
+    op = "kv_swapped"
+    swapped: bool = False
+    value: bytes | None = None
+    """None: the key is not there."""
+    revision: Count = 0
 
 
 class KvValue(Reply, frozen=True, kw_only=True, omit_defaults=True):
@@ -418,6 +535,8 @@ class KvValue(Reply, frozen=True, kw_only=True, omit_defaults=True):
 
     op = "kv_value"
     value: bytes
+    revision: Count = 0
+    """Number of the change that gave the key this value; grows with every change of its key space."""
 
 
 class KvValues(Reply, frozen=True, kw_only=True, omit_defaults=True):
@@ -428,10 +547,164 @@ class KvValues(Reply, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KvNumber(Reply, frozen=True, kw_only=True, omit_defaults=True):
-    """The counter after the addition."""
+    """The counter after an addition, the length after an append, or a number of keys."""
 
     op = "kv_number"
     value: int
+    revision: Count = 0
+    """Of the key that was written."""
+
+
+# --- barriers ---------------------------------------------------------------------------------
+
+
+class Barrier(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Wait until all members of a barrier round are there. The server numbers the rounds."""
+
+    op = "barrier"
+    answer = "released"
+    recorded = True
+    carries_values = True
+    fence: Fence | None = None
+    """The generation; none with `of="count"`, whose rounds belong to the run."""
+    name: Name
+    of: Literal["nodes", "workers", "count"] = "nodes"
+    """Who meets: nodes (by group rank), training processes (by rank), or so many of anybody."""
+    members: Ranks = []
+    """The ranks that take part; empty: all of them."""
+    count: RankCount = 0
+    """With `of="workers"` and no `members`: the number of workers. With `of="count"`: how many."""
+    round: Count | None = None
+    """The round that is meant, from 1; none: the caller's next one."""
+    payload: Value | None = None
+    """Given to every member with the release."""
+    vote: bool | None = None
+    """The round commits if every member votes yes."""
+    timeout_ms: Ms
+    """From the first arrival; the first caller's counts for all."""
+
+
+class Released(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """All members were there."""
+
+    op = "released"
+    round: Count
+    members: list[Count] = []
+    """Who took part, in the order of `payloads`; left out if all did, from 0 up."""
+    payloads: list[bytes | None] = []
+    """One for each member by rank (by arrival with `of="count"`); left out if nobody gave one."""
+    committed: bool | None = None
+    """True: all voted yes. False: somebody did not. None: nobody voted."""
+    against: list[Count] = []
+    """Those that did not vote yes."""
+
+
+# --- NCCL unique ids --------------------------------------------------------------------------
+
+
+class NcclGet(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Get the unique ids of a communicator. A rank that must mint one is told so first."""
+
+    op = "nccl_get"
+    answer = "nccl_ids"
+    fence: Fence
+    group: Name
+    """Names the communicator within its generation."""
+    rank: RankCount
+    """In the communicator."""
+    nranks: Annotated[int, Meta(ge=1, le=limits.RANKS_MAX)]
+    n_ids: Annotated[int, Meta(ge=1, le=limits.NCCL_IDS_MAX)] = 1
+    minter: RankCount | None = None
+    """The rank that mints all ids; none: the first rank of each block does."""
+    attempt: Count | None = None
+    """From 0; none: the caller's next one."""
+    version: Count = 0
+    """`ncclGetVersion` of this rank; 0: not known, and not compared."""
+    timeout_ms: Ms
+    """Until the ids are there."""
+    init_timeout_ms: Ms = 300_000
+    """From the ids being there until all ranks are ready; the first caller's counts."""
+
+
+class NcclIds(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """The ids, or the order to mint one."""
+
+    op = "nccl_ids"
+    attempt: Count
+    mint: list[Count] = []
+    """Indices of the ids that this rank must mint and `nccl_put`; then it asks again."""
+    ids: list[bytes] = []
+    version: Count = 0
+    """NCCL version of the ranks, as far as it is known."""
+
+
+class NcclPut(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Here is the id that this rank was told to mint."""
+
+    op = "nccl_put"
+    answer = "done"
+    recorded = True
+    fence: Fence
+    group: Name
+    attempt: Count
+    rank: RankCount
+    index: Count
+    id: Annotated[bytes, Meta(max_length=limits.FRAME_BYTES_MAX_HELLO)]
+
+
+class NcclReady(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """This rank's communicator stands."""
+
+    op = "nccl_ready"
+    answer = "done"
+    recorded = True
+    fence: Fence
+    group: Name
+    attempt: Count
+    rank: RankCount
+
+
+class NcclFail(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """This rank could not mint an id, or could not make its communicator: the others must know."""
+
+    op = "nccl_fail"
+    answer = "done"
+    recorded = True
+    fence: Fence
+    group: Name
+    attempt: Count
+    rank: RankCount
+    reason: Text = ""
+
+
+# --- what agents report -----------------------------------------------------------------------
+
+
+class MasterProbe(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether this node can reach MASTER_ADDR and MASTER_PORT of its generation."""
+
+    op = "master_probe"
+    answer = "done"
+    recorded = True
+    fence: Fence
+    master: Address
+    error: Text = ""
+    """What went wrong; empty: it was reached."""
+    after_ms: Ms = 0
+    """Since the generation formed."""
+
+
+class WorkersStarted(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """The processes of this node's workers, so that a store connection can be told by its rank."""
+
+    op = "workers_started"
+    answer = "done"
+    recorded = True
+    fence: Fence
+    ranks: Ranks
+    """Global ranks."""
+    pids: Ranks
+    """Process ids, in the same order."""
 
 
 # --- looking at the server --------------------------------------------------------------------
@@ -501,6 +774,92 @@ class MemberPage(Reply, frozen=True, kw_only=True, omit_defaults=True):
     total: Count = 0
 
 
+class ShowGeneration(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """What goes on inside a run's generation."""
+
+    op = "show_generation"
+    answer = "generation_status"
+    run: Name
+
+
+class BarrierStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A barrier round that somebody waits in."""
+
+    name: Name
+    of: OptionalName
+    round: Count
+    arrived: Count
+    needed: Count
+    missing: list[OptionalName] = []
+    """At most 8, by rank and node."""
+    age_ms: Ms = 0
+    left_ms: Ms = 0
+
+
+class StoreStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The workers' store that the server serves."""
+
+    port: Port
+    clients: Count = 0
+    world_size: Count = 0
+    """Workers; 0: not known."""
+    ranks: list[Count] = []
+    """Of the clients, as far as they can be told."""
+    missing: list[OptionalName] = []
+    """Workers that have not connected, as far as they can be told; at most 8."""
+    keys: Count = 0
+    value_bytes: Count = 0
+
+
+class CommunicatorStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A NCCL communicator whose ids pass through the server. Its ids themselves are never shown."""
+
+    name: Text
+    via: OptionalName
+    """`broker` or `store`."""
+    state: OptionalName
+    """`open`, `minting`, `published`, `spent` or `failed`."""
+    attempt: Count = 0
+    minter: OptionalName = ""
+    """Who has to give the id, or gave it."""
+    fetched: Count = 0
+    ready: Count = 0
+    needed: Count = 0
+    """Ranks; 0: not known."""
+    missing: list[OptionalName] = []
+    """Ranks that have not fetched an id (or not got ready), as far as they can be told; at most 8."""
+    age_ms: Ms = 0
+    reason: Text = ""
+    """Why it failed."""
+
+
+class ProbeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node said of MASTER_ADDR and MASTER_PORT."""
+
+    node: OptionalName
+    error: Text = ""
+    """Empty: it was reached."""
+    after_ms: Ms = 0
+
+
+class GenerationStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
+    """What goes on inside a run's generation. Lists are cut to what a page shows."""
+
+    op = "generation_status"
+    fence: Fence | None = None
+    master: Address = Address()
+    master_reason: Text = ""
+    barriers: list[BarrierStatus] = []
+    store: StoreStatus | None = None
+    communicators: list[CommunicatorStatus] = []
+    probes: list[ProbeStatus] = []
+    keys: Count = 0
+    """Of the generation."""
+    run_keys: Count = 0
+    value_bytes: Count = 0
+    """Keys and values of the run, all key spaces together."""
+
+
 # --- errors and pushes ------------------------------------------------------------------------
 
 
@@ -545,6 +904,17 @@ class Notice(Push, frozen=True, kw_only=True, omit_defaults=True):
     message: Text
 
 
+class NcclRevoked(Push, frozen=True, kw_only=True, omit_defaults=True):
+    """Ids that this session fetched lead nowhere: abort the communicator's init."""
+
+    op = "nccl_revoked"
+    fence: Fence
+    group: Name
+    attempt: Count
+    code: int
+    message: str
+
+
 class Goodbye(Push, frozen=True, kw_only=True, omit_defaults=True):
     """Why the server closes this connection; the last frame on it."""
 
@@ -556,13 +926,15 @@ class Goodbye(Push, frozen=True, kw_only=True, omit_defaults=True):
 
 AnyRequest = (
     HelloNode | HelloWorker | HelloAdmin | Heartbeat | Join | Finished | Leave | CloseRun
-    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | Status | ListRuns | Members
+    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | KvCheck | KvCas | KvAppend
+    | KvDelete | KvCount | KvList | Barrier | NcclGet | NcclPut | NcclReady | NcclFail
+    | MasterProbe | WorkersStarted | Status | ListRuns | Members | ShowGeneration
 )  # fmt: skip
 AnyReply = (
-    Welcome | Alive | Joined | Done | KvValue | KvValues | KvNumber | ServerStatus | Runs
-    | MemberPage | Error
+    Welcome | Alive | Joined | Done | KvValue | KvValues | KvNumber | KvMissing | KvSwapped
+    | KvPage | Released | NcclIds | ServerStatus | Runs | MemberPage | GenerationStatus | Error
 )  # fmt: skip
-AnyPush = ViewChanged | Progress | Notice | Goodbye
+AnyPush = ViewChanged | Progress | Notice | NcclRevoked | Goodbye
 
 REQUESTS: dict[str, type[AnyRequest]] = {t.op: t for t in AnyRequest.__args__}
 REPLIES: dict[str, type[AnyReply]] = {t.op: t for t in AnyReply.__args__}

@@ -19,7 +19,9 @@ PAGE = Path(__file__).parent.parent / "PROTOCOL.md"
 
 _PARTS = (
     messages.Fence, messages.Address, messages.Resume, messages.Policy, messages.Ended,
-    messages.View, messages.RunStatus, messages.MemberStatus,
+    messages.View, messages.KvEntry, messages.RunStatus, messages.MemberStatus,
+    messages.BarrierStatus, messages.StoreStatus, messages.CommunicatorStatus,
+    messages.ProbeStatus,
 )  # fmt: skip
 
 _HEAD = f"""\

@@ -49,6 +49,8 @@ def test_exactly_the_requests_that_change_something_are_recorded() -> None:
     recorded = {op for op, kind in REQUESTS.items() if kind.recorded}
     assert recorded == {
         "join", "finished", "leave", "close_run", "kv_set", "kv_add", "kv_multi_set",
+        "kv_cas", "kv_append", "kv_delete", "barrier", "nccl_put", "nccl_ready", "nccl_fail",
+        "master_probe", "workers_started",
     }  # fmt: skip
 
 
