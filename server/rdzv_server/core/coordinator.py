@@ -30,18 +30,23 @@ from rdzv_proto.messages import (
     KvWait,
     Leave,
     ListRuns,
+    MasterProbe,
     Members,
     Status,
+    WorkersStarted,
 )
-from rdzv_server.core import forming, keys, membership, sessions, status
+from rdzv_server.core import forming, keys, membership, probes, sessions, status
 from rdzv_server.core.events import Broadcast, Effect, Event, Lost, Opened, Received, Send
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
+OfNode = Join | Finished | Leave | MasterProbe | WorkersStarted
+"""Operations of nodes alone."""
+
 OfSession = (
-    Heartbeat | Members | CloseRun | Join | Finished | Leave
+    Heartbeat | Members | CloseRun | OfNode
     | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet
 )  # fmt: skip
 """Operations of nodes and workers."""
@@ -52,7 +57,7 @@ _KEYS = (KvSet, KvGet, KvWait, KvAdd, KvMultiGet, KvMultiSet)
 
 ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
     None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *_KEYS),
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *probes.REPORTS, *_KEYS),
     Role.WORKER: (Heartbeat, Members, *_KEYS),
     Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
 }
@@ -250,16 +255,23 @@ class Coordinator:
                 _check_own_run(session, message.run)
                 who = f"node {session.node_id}"
                 return membership.close_run(tables, session.run_id, who, message)
-            case Join():
-                return membership.join(tables, session, request_id, message)
-            case Finished():
-                return membership.finished(tables, session, message)
-            case Leave():
-                return membership.leave(tables, session, message)
+            case Join() | Finished() | Leave() | MasterProbe() | WorkersStarted():
+                return self._node_reply(session, request_id, message)
             case KvGet() | KvWait() | KvMultiGet():
                 return keys.read(tables, session, request_id, message)
             case KvSet() | KvAdd() | KvMultiSet():
                 return keys.write(tables, session, message)
+
+    def _node_reply(self, session: Session, request_id: int, message: OfNode) -> AnyReply | None:
+        match message:
+            case Join():
+                return membership.join(self.tables, session, request_id, message)
+            case Finished():
+                return membership.finished(self.tables, session, message)
+            case Leave():
+                return membership.leave(self.tables, session, message)
+            case MasterProbe() | WorkersStarted():
+                return probes.take(self.tables, session, message)
 
 
 def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:

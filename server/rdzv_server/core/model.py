@@ -14,6 +14,7 @@ from rdzv_proto.messages import (
     AnyReply,
     Ended,
     Fence,
+    MasterProbe,
     Policy,
 )
 from rdzv_server.core.kv import Namespace
@@ -168,6 +169,12 @@ class Generation:
     """Who sat where, for the next world's ranks."""
     finished: set[int] = field(default_factory=set)
     """Session ids of participants whose work is done."""
+    probes: dict[int, MasterProbe] = field(default_factory=dict)
+    """By session id: the last word of each node on MASTER_ADDR and MASTER_PORT."""
+    worker_pids: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By session id: process id to global rank of the node's workers."""
+    worker_world: int = 0
+    """Number of workers of all nodes together; 0: no node has told."""
     ended: Ended | None = None
 
     @property
