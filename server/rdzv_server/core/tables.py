@@ -7,13 +7,14 @@ effects in `effects`. Runs touched by a step are settled at its end, once.
 import hashlib
 import hmac
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye
 from rdzv_server.core.clock import RunClock
 from rdzv_server.core.deadlines import Deadlines
-from rdzv_server.core.events import Broadcast, Close, Effect, Level, Report, Send
+from rdzv_server.core.events import Broadcast, Close, Effect, Level, Release, Report, Send
 from rdzv_server.core.model import Connection, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
@@ -78,6 +79,20 @@ class Tables:
             session.replies[request_id] = message
         if session.connection is not None:
             self.effects.append(Send(session.connection.id, request_id, message))
+
+    def release(
+        self, waiting: Iterable[tuple[Session, int]], message: AnyReply, *, keep: bool
+    ) -> None:
+        """Give many parked requests the same answer: what `answer` does for each, encoded once."""
+        to = []
+        for session, request_id in waiting:
+            session.parked.discard(request_id)
+            if keep:
+                session.replies[request_id] = message
+            if session.connection is not None:
+                to.append((session.connection.id, request_id))
+        if to:
+            self.effects.append(Release(tuple(to), message))
 
     def close(self, connection: Connection, code: ErrorCode | None = None, text: str = "") -> None:
         """Cut a connection and forget it; with a code, say why first."""
