@@ -245,7 +245,7 @@ def _decide(tables: Tables, barriers: Barriers, barrier: Rounds, reply: Released
     tables.close_round(barrier)
     arrivals = barrier.decide(reply)
     barriers.used(barrier)
-    tables.answer_all([(a.session, a.request_id) for a in arrivals], reply)
+    tables.release([(a.session, a.request_id) for a in arrivals], reply, keep=True)
 
 
 def _finished(generation: Generation, barrier: Rounds) -> str | None:

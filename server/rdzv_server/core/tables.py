@@ -7,6 +7,7 @@ effects in `effects`. Runs touched by a step are settled at its end, once.
 import hashlib
 import hmac
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
@@ -85,10 +86,21 @@ class Tables:
         if session.connection is not None:
             self.effects.append(Send(session.connection.id, request_id, message))
 
-    def answer_all(self, waiting: list[tuple[Session, int]], message: AnyReply) -> None:
-        """Give many parked requests one answer, recorded for their retries."""
+    def release(
+        self, waiting: Iterable[tuple[Session, int]], message: AnyReply, *, keep: bool
+    ) -> None:
+        """Give many parked requests the same answer: what `answer` does for each, encoded once."""
+        to = []
         for session, request_id in waiting:
-            self.answer(session, request_id, message, keep=True)
+            if request_id in session.parked:
+                session.parked.discard(request_id)
+                self.deadlines.cancel(("wait", session.id, request_id))
+            if keep:
+                session.replies[request_id] = message
+            if session.connection is not None:
+                to.append((session.connection.id, request_id))
+        if to:
+            self.effects.append(Release(tuple(to), message))
 
     def close(self, connection: Connection, code: ErrorCode | None = None, text: str = "") -> None:
         """Cut a connection and forget it; with a code, say why first."""

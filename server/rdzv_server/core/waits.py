@@ -72,7 +72,8 @@ def generation_over(tables: Tables, run: Run, generation: Generation) -> None:
             tables.answer(session, request_id, refusal, keep=False)
     for barrier in generation.barriers.waiting():
         tables.close_round(barrier)
-        tables.answer_all([(a.session, a.request_id) for a in barrier.take()], refusal)
+        waiting = [(a.session, a.request_id) for a in barrier.take()]
+        tables.release(waiting, refusal, keep=True)
 
 
 def session_over(tables: Tables, session: Session, answer: Error) -> None:
