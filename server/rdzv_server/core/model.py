@@ -9,6 +9,7 @@ import enum
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
+from rdzv_proto import limits
 from rdzv_proto.messages import (
     Address,
     AnyReply,
@@ -18,6 +19,7 @@ from rdzv_proto.messages import (
 )
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.quorum import Tally
+from rdzv_server.core.quota import Quota
 from rdzv_server.core.ranks import Seat
 from rdzv_server.core.story import Story
 
@@ -247,6 +249,10 @@ class Run:
     progress_told: object = None
     warned: set[str] = field(default_factory=set)
     story: Story = field(default_factory=Story)
+    quota: Quota = field(
+        default_factory=lambda: Quota(limits.KV_BYTES_PER_RUN_MAX, limits.KV_KEYS_PER_RUN_MAX)
+    )
+    """Shared by all key spaces of the run."""
 
     @property
     def counts(self) -> Tally:
