@@ -14,7 +14,7 @@ from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye
 from rdzv_server.core.clock import RunClock
 from rdzv_server.core.deadlines import Deadlines
-from rdzv_server.core.events import Broadcast, Close, Effect, Level, Report, Send
+from rdzv_server.core.events import Broadcast, Close, Effect, Level, Release, Report, Send
 from rdzv_server.core.model import Connection, Generation, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
