@@ -54,6 +54,7 @@ from rdzv_server.core.events import (
     Lost,
     Opened,
     Received,
+    Release,
     Report,
     Send,
 )
@@ -141,6 +142,10 @@ class Lab:
                     for conn in conns:
                         assert not self.wires[conn].closed, "sent on a closed connection"
                         self.wires[conn].got.append((0, message))
+                case Release(to, message):
+                    for conn, request_id in to:
+                        assert not self.wires[conn].closed, "sent on a closed connection"
+                        self.wires[conn].got.append((request_id, message))
                 case Close(conn, goodbye):
                     self.wires[conn].closed = True
                     self.wires[conn].goodbye = goodbye

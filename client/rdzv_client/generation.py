@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rdzv_client.operations import BarrierKind
 from rdzv_proto.messages import Address, Ended, Fence, Joined, MemberStatus, View
 
 log = logging.getLogger("rdzv")
@@ -101,6 +102,8 @@ class GenerationState:
     master_reason: str = ""
     worker_token: bytes = field(default=b"", repr=False)
     ended: EndedFlag = field(default_factory=EndedFlag, repr=False)
+    barrier_kind: BarrierKind = "nodes"
+    """Whom this member meets at barriers: other nodes, or other workers."""
     waiting: int = 0
     """Nodes that would be admitted if the participants rejoined now; positive after an end."""
 

@@ -15,6 +15,7 @@ from rdzv_server.core.events import (
     Lost,
     Opened,
     Received,
+    Release,
     Report,
     Send,
 )
@@ -140,6 +141,10 @@ class SimServer:
                     frame = codec.encode(0, message)
                     for conn in conns:
                         self._write(conn, frame)
+                case Release(to, message):
+                    tail = codec.encode_tail(message)
+                    for conn, request_id in to:
+                        self._write(conn, codec.frame(request_id, tail))
                 case Close(conn, goodbye):
                     if goodbye is not None:
                         self._write(conn, codec.encode(0, goodbye))
@@ -148,13 +153,16 @@ class SimServer:
                     if link is not None:
                         link.down.close("closed by the server")
                 case Report():
-                    self._trace(f"report {effect.event} {effect.node} {effect.fields}")
-                    if effect.event == "node_lost":
-                        self._node_lost(self._incarnations[effect.node])
+                    self._reported(effect)
         self.monitor.check(self.core.tables)
         due = self.core.next_deadline()
         if due is not None and due < self._clock.now + TICK_S:
             self._clock.at(due, lambda: self._enter(self._tick))
+
+    def _reported(self, report: Report) -> None:
+        self._trace(f"report {report.event} {report.node} {report.fields}")
+        if report.event == "node_lost":
+            self._node_lost(self._incarnations[report.node])
 
     def _write(self, conn: int, data: bytes) -> None:
         link = self.links.get(conn)

@@ -13,6 +13,7 @@ from rdzv_proto.messages import (
     Alive,
     AnyReply,
     AnyRequest,
+    Barrier,
     CloseRun,
     Finished,
     Goodbye,
@@ -23,7 +24,13 @@ from rdzv_proto.messages import (
     Join,
     Joined,
     KvAdd,
+    KvAppend,
+    KvCas,
+    KvCheck,
+    KvCount,
+    KvDelete,
     KvGet,
+    KvList,
     KvMultiGet,
     KvMultiSet,
     KvSet,
@@ -32,33 +39,49 @@ from rdzv_proto.messages import (
     ListRuns,
     MasterProbe,
     Members,
+    NcclFail,
+    NcclGet,
+    NcclPut,
+    NcclReady,
+    ShowGeneration,
     Status,
     WorkersStarted,
 )
-from rdzv_server.core import forming, keys, membership, probes, sessions, status
+from rdzv_server.core import (
+    barriers,
+    forming,
+    inside,
+    keys,
+    membership,
+    probes,
+    sessions,
+    status,
+)
 from rdzv_server.core.events import Broadcast, Effect, Event, Lost, Opened, Received, Send
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
-OfNode = Join | Finished | Leave | MasterProbe | WorkersStarted
-"""Operations of nodes alone."""
+Inside = (
+    KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | KvCheck | KvCas | KvAppend
+    | KvDelete | KvCount | KvList | Barrier
+)  # fmt: skip
+"""What members and their workers do in a generation, or in a run."""
 
 OfSession = (
-    Heartbeat | Members | CloseRun | OfNode
-    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet
-)  # fmt: skip
+    Heartbeat | Members | CloseRun | Join | Finished | Leave | MasterProbe | WorkersStarted | Inside
+)
 """Operations of nodes and workers."""
 
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
-_LOOKING = (Status, ListRuns, Members)
-_KEYS = (KvSet, KvGet, KvWait, KvAdd, KvMultiGet, KvMultiSet)
+_LOOKING = (Status, ListRuns, Members, ShowGeneration)
+_INSIDE = Inside.__args__
 
 ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
     None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *probes.REPORTS, *_KEYS),
-    Role.WORKER: (Heartbeat, Members, *_KEYS),
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *probes.REPORTS, *_INSIDE),
+    Role.WORKER: (Heartbeat, Members, *_INSIDE),
     Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
@@ -157,6 +180,8 @@ class Coordinator:
                 forming.forget(tables, tables.runs[run_id])
             case "session", int(session_id) if session_id in tables.sessions:
                 sessions.expire(tables, tables.sessions[session_id])
+            case "round", int(serial):
+                barriers.time_over(tables, serial)
             case "wait", int(session_id) if session_id in tables.sessions:
                 keys.wait_over(tables, tables.sessions[session_id], number)
             case (("hello" | "idle"), int(conn)) if conn in tables.connections:
@@ -215,10 +240,14 @@ class Coordinator:
                 return status.server_status(tables)
             case ListRuns():
                 return status.list_runs(tables, message)
+            case ShowGeneration():
+                return inside.show(tables, message)
             case Heartbeat() | Members() | CloseRun() if connection.session is None:
                 return self._admin_reply(connection, message)
             case _:
                 assert connection.session is not None, "a role without a session"
+                if isinstance(message, NcclGet | NcclPut | NcclReady | NcclFail):
+                    raise _not_allowed(connection, message)
                 return self._session_reply(connection.session, request_id, message)
 
     def _admin_reply(
@@ -255,23 +284,28 @@ class Coordinator:
                 _check_own_run(session, message.run)
                 who = f"node {session.node_id}"
                 return membership.close_run(tables, session.run_id, who, message)
-            case Join() | Finished() | Leave() | MasterProbe() | WorkersStarted():
-                return self._node_reply(session, request_id, message)
+            case Join():
+                return membership.join(tables, session, request_id, message)
+            case Finished():
+                return membership.finished(tables, session, message)
+            case Leave():
+                return membership.leave(tables, session, message)
+            case MasterProbe() | WorkersStarted():
+                return probes.take(tables, session, message)
+            case _:
+                return self._inside_reply(session, request_id, message)
+
+    def _inside_reply(self, session: Session, request_id: int, message: Inside) -> AnyReply | None:
+        tables = self.tables
+        match message:
             case KvGet() | KvWait() | KvMultiGet():
                 return keys.read(tables, session, request_id, message)
-            case KvSet() | KvAdd() | KvMultiSet():
+            case KvCheck() | KvCount() | KvList():
+                return keys.look(tables, session, message)
+            case KvSet() | KvAdd() | KvMultiSet() | KvCas() | KvAppend() | KvDelete():
                 return keys.write(tables, session, message)
-
-    def _node_reply(self, session: Session, request_id: int, message: OfNode) -> AnyReply | None:
-        match message:
-            case Join():
-                return membership.join(self.tables, session, request_id, message)
-            case Finished():
-                return membership.finished(self.tables, session, message)
-            case Leave():
-                return membership.leave(self.tables, session, message)
-            case MasterProbe() | WorkersStarted():
-                return probes.take(self.tables, session, message)
+            case Barrier():
+                return barriers.arrive(tables, session, request_id, message)
 
 
 def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:

@@ -59,6 +59,15 @@ class Broadcast:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Send the same reply to many requests; it is encoded once and framed with each request's id."""
+
+    to: tuple[tuple[int, int], ...]
+    """(connection, request id), in the order in which they are written."""
+    message: AnyReply
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Cut a connection. With a goodbye, that is sent first."""
 
@@ -81,4 +90,4 @@ class Report:
     fields: dict[str, str | int | float] = field(default_factory=dict)
 
 
-Effect = Send | Broadcast | Close | Report
+Effect = Send | Broadcast | Release | Close | Report

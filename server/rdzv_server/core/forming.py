@@ -46,7 +46,7 @@ def settle(tables: Tables, run: Run) -> None:
 
 def forget(tables: Tables, run: Run) -> None:
     """The keep time of an ended or closed run is over."""
-    if run.phase in (Phase.ENDED, Phase.CLOSED) and not run.members:
+    if run.phase in (Phase.ENDED, Phase.CLOSED) and not run.members and not run.awaited:
         tables.report("run_forgotten", run=run.id, fence=run.fence)
         tables.forget_run(run)
     elif run.phase in (Phase.ENDED, Phase.CLOSED):
@@ -238,4 +238,5 @@ def _end_if_empty(tables: Tables, run: Run) -> None:
         move(tables, run, Cause.EMPTIED)
         tables.report("run_ended", run=run.id, fence=run.fence, reason=run.reason)
     if run.phase in (Phase.ENDED, Phase.CLOSED) and not run.members:
-        tables.deadlines.set(("forget", run.id, 0), run.phase_at + tables.settings.run_keep_s)
+        kept_from = max(run.phase_at, run.used_at)
+        tables.deadlines.set(("forget", run.id, 0), kept_from + tables.settings.run_keep_s)

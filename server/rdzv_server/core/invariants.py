@@ -5,7 +5,7 @@ A breach raises AssertionError naming the rule of SEMANTICS.md and telling the r
 """
 
 from rdzv_proto.messages import Ended, Fence, Joined
-from rdzv_server.core.events import Effect, Send
+from rdzv_server.core.events import Effect, Release, Send
 from rdzv_server.core.model import Generation, Kind, Phase, Run
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.roster import kind_of
@@ -37,6 +37,8 @@ def check_effects(tables: Tables, effects: list[Effect]) -> None:
         AssertionError: naming the broken rule.
     """
     for effect in effects:
+        if isinstance(effect, Release):
+            assert not isinstance(effect.message, Joined), "S1: one rank for many nodes"
         if not isinstance(effect, Send) or not isinstance(effect.message, Joined):
             continue
         connection = tables.connections.get(effect.conn)

@@ -9,6 +9,7 @@ import enum
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
+from rdzv_proto import limits
 from rdzv_proto.messages import (
     Address,
     AnyReply,
@@ -19,7 +20,9 @@ from rdzv_proto.messages import (
 )
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.quorum import Tally
+from rdzv_server.core.quota import Quota
 from rdzv_server.core.ranks import Seat
+from rdzv_server.core.rounds import Barriers
 from rdzv_server.core.story import Story
 
 
@@ -165,6 +168,7 @@ class Generation:
     master_reason: str
     formed_at: float
     kv: Namespace
+    barriers: Barriers = field(default_factory=Barriers)
     seats: tuple[Seat, ...] = ()
     """Who sat where, for the next world's ranks."""
     finished: set[int] = field(default_factory=set)
@@ -254,11 +258,31 @@ class Run:
     progress_told: object = None
     warned: set[str] = field(default_factory=set)
     story: Story = field(default_factory=Story)
+    quota: Quota = field(
+        default_factory=lambda: Quota(limits.KV_BYTES_PER_RUN_MAX, limits.KV_KEYS_PER_RUN_MAX)
+    )
+    """What all key spaces of the run may hold together."""
+    kv: Namespace = field(init=False)
+    """The keys of the run itself: they outlive its generations, and end with its life."""
+    kv_over: bool = False
+    """A life of the run ended: its keys can still be read, and the next write or join clears them."""
+    barriers: Barriers = field(default_factory=Barriers)
+    """Rounds of any so many clients."""
+    used_at: float = 0.0
+    """When its keys or barriers were last asked for."""
+
+    def __post_init__(self) -> None:
+        self.kv = Namespace(self.quota)
 
     @property
     def counts(self) -> Tally:
         """For the quorum decision."""
         return Tally(*self.tally[: Kind.ASIDE])
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits for a key or at a barrier of the run itself."""
+        return bool(self.kv.waiters() or self.barriers.waiting())
 
     @property
     def forming(self) -> bool:

@@ -8,7 +8,7 @@ nothing that names the network. The agents' probes turn it into a sentence, here
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Address, Done, MasterProbe, ProbeStatus, WorkersStarted
-from rdzv_server.core import generations, words
+from rdzv_server.core import waits, words
 from rdzv_server.core.events import Level
 from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.refusal import Refused
@@ -28,15 +28,7 @@ def take(tables: Tables, session: Session, report: MasterProbe | WorkersStarted)
     Raises:
         Refused: STALE_GENERATION, NOT_A_MEMBER, MALFORMED.
     """
-    run = tables.runs.get(session.run_id)
-    if run is None:
-        raise Refused(ErrorCode.STALE_GENERATION, f"run {session.run_id!r} is over")
-    generation = generations.usable(run, report.fence)
-    if session.id not in generation.rank_of:
-        raise Refused(
-            ErrorCode.NOT_A_MEMBER,
-            f"node {session.node_id!r} is not in generation {report.fence} of run {run.id!r}",
-        )
+    run, generation = waits.generation_of(tables, session, report.fence)
     match report:
         case MasterProbe():
             _probed(tables, run, generation, session, report)

@@ -7,7 +7,8 @@ per tick, which is how it notices that the process did not run (SEMANTICS D1).
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 
 from rdzv_proto import codec
 from rdzv_proto.messages import AnyRequest, Welcome
@@ -20,6 +21,7 @@ from rdzv_server.core.events import (
     Lost,
     Opened,
     Received,
+    Release,
     Report,
     Send,
 )
@@ -145,17 +147,22 @@ class Server:
                         if isinstance(message, Welcome):
                             connection.welcome()
                 case Broadcast(conns, push):
-                    frame = codec.encode(0, push)
-                    for conn in conns:
-                        connection = self._connections.get(conn)
-                        if connection is not None:
-                            connection.send(frame)
+                    self._send_frames(zip(conns, repeat(codec.encode(0, push))))
+                case Release(to, reply):
+                    tail = codec.encode_tail(reply)
+                    self._send_frames((conn, codec.frame(number, tail)) for conn, number in to)
                 case Close(conn, goodbye):
                     connection = self._connections.pop(conn, None)
                     if connection is not None:
                         connection.goodbye(goodbye)
                 case Report():
                     log.write(effect)
+
+    def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
+        for conn, frame in frames:
+            connection = self._connections.get(conn)
+            if connection is not None:
+                connection.send(frame)
 
     def _arm(self) -> None:
         """One timer for everything. A later deadline is found when the present timer fires."""
