@@ -18,6 +18,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +97,20 @@ class Probe:
         master: MASTER_ADDR and MASTER_PORT.
         engine: tells the server.
         name: of this node, for its log.
+        find: finds this node's workers; by default among the children of this process.
     """
 
-    def __init__(self, generation: Generation, master: Endpoint, engine: Engine, name: str) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        master: Endpoint,
+        engine: Engine,
+        name: str,
+        find: Callable[[], workers.Workers] | None = None,
+    ) -> None:
         self._generation, self._master = generation, master
         self._engine, self._name = engine, name
+        self._find = find or (lambda: workers.find(str(generation.fence)))
         self._began = time.monotonic()
         self._judge = Judge()
         self._over = False
@@ -147,7 +157,7 @@ class Probe:
 
     def _found_workers(self) -> bool:
         """Look for the workers; True once there is nothing more to look for."""
-        found = workers.find(str(self._generation.fence))
+        found = self._find()
         if not found.complete and self._after_s() < WORKERS_S:
             return False
         if found.ranks:
