@@ -16,6 +16,7 @@ from rdzv_proto.messages import (
     AnyPush,
     AnyReply,
     AnyRequest,
+    Barrier,
     Error,
     Fence,
     Finished,
@@ -396,6 +397,17 @@ class Node:
 
     def wait(self, *keys: str, timeout_s: float = 10, request_id: int | None = None) -> object:
         ask = KvWait(fence=self.live_fence(), keys=list(keys), timeout_ms=round(timeout_s * 1000))
+        return self.ask(ask, request_id)
+
+    # --- barriers -----------------------------------------------------------------------------
+
+    def meet(
+        self, name: str = "b", timeout_s: float = 10, request_id: int | None = None, **more: object
+    ) -> object:
+        """Arrive at a barrier of this generation's nodes."""
+        ask = Barrier(
+            fence=self.live_fence(), name=name, timeout_ms=round(timeout_s * 1000), **more,
+        )  # type: ignore[arg-type]  # fmt: skip
         return self.ask(ask, request_id)
 
     def worker(self, rank: int = 0, token: bytes | None = None) -> tuple[Wire, object]:

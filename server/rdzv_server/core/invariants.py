@@ -4,7 +4,7 @@
 A breach raises AssertionError naming the rule of SEMANTICS.md and telling the run's story.
 """
 
-from rdzv_proto.messages import Ended, Fence, Joined
+from rdzv_proto.messages import Ended, Error, Fence, Joined, Released
 from rdzv_server.core.events import Effect, Release, Send
 from rdzv_server.core.model import Generation, Kind, Phase, Run
 from rdzv_server.core.quorum import seats
@@ -19,6 +19,7 @@ def check(tables: Tables) -> None:
         AssertionError: naming the broken rule.
     """
     _check_sessions(tables)
+    _check_rounds(tables)
     for run in tables.runs.values():
         try:
             _check_members(tables, run)
@@ -59,6 +60,7 @@ class Monitor:
         self._fences: dict[str, Fence] = {}
         self._digests: dict[tuple[str, Fence], bytes] = {}
         self._ends: dict[tuple[str, Fence], Ended] = {}
+        self._decisions: dict[tuple[str, Fence, str, int], Released | Error] = {}
 
     def check(self, tables: Tables) -> None:
         """Check one state against all earlier ones.
@@ -77,11 +79,19 @@ class Monitor:
             self._fences[run.id] = generation.fence
             digest = self._digests.setdefault(key, generation.digest)
             assert digest == generation.digest, f"S3: the table of {key} changed"
+            self._check_decisions(run.id, generation)
             if generation.ended is not None:
                 ended = self._ends.setdefault(key, generation.ended)
                 assert ended == generation.ended, f"S9: {key} has two reasons for its end"
             else:
                 assert key not in self._ends, f"S9: {key} lives again"
+
+    def _check_decisions(self, run_id: str, generation: Generation) -> None:
+        for barrier in generation.barriers.all():
+            for decision in barrier.decisions:
+                key = (run_id, generation.fence, barrier.name, decision.round)
+                first = self._decisions.setdefault(key, decision.reply)
+                assert first is decision.reply, f"S14: {key} has two decisions"
 
 
 def _check_sessions(tables: Tables) -> None:
@@ -98,6 +108,29 @@ def _check_sessions(tables: Tables) -> None:
     for key, session in tables.nodes.items():
         assert key == (session.run_id, session.node_id), "S5: the node index is wrong"
         assert tables.sessions.get(session.id) is session, "S5: a removed session is indexed"
+
+
+def _check_rounds(tables: Tables) -> None:
+    for serial, (run, generation, barrier) in tables.rounds.items():
+        terms = barrier.terms
+        assert barrier.serial == serial, "L5: a barrier round with another's deadline"
+        assert terms is not None, "an open barrier round without terms"
+        assert barrier.arrivals, "an open barrier round that nobody waits in"
+        assert len(barrier.arrivals) < terms.needed, "S13: all are there, and nobody noticed"
+        assert generation is None or generation.usable, "S11: a barrier round of a dead generation"
+        for member, arrival in barrier.arrivals.items():
+            session = arrival.session
+            assert tables.sessions.get(session.id) is session, (
+                "S13: an arrival of a removed session"
+            )
+            assert arrival.request_id in session.parked, "L3: an arrival that nobody waits for"
+            assert terms.includes(member), "S16: a stranger is counted"
+            if generation is not None and terms.of == "nodes":
+                assert generation.rank_of[session.id] == member, "S13: counted under another rank"
+        assert run.id in tables.runs, "a barrier round of a forgotten run"
+        kept = [decision.round for decision in barrier.decisions]
+        first = barrier.round - len(kept)
+        assert kept == list(range(first, barrier.round)), "S15: rounds are not numbered one by one"
 
 
 def _check_members(tables: Tables, run: Run) -> None:

@@ -164,6 +164,10 @@ class Barriers:
         if self._by_name.pop(barrier.name, None) is not None:
             self._by_name[barrier.name] = barrier
 
+    def all(self) -> list[Barrier]:
+        """Every barrier that is remembered."""
+        return list(self._by_name.values())
+
     def waiting(self) -> list[Barrier]:
         """Those with somebody in the open round."""
         return [barrier for barrier in self._by_name.values() if barrier.arrivals]
