@@ -182,7 +182,7 @@ def session_over(tables: Tables, session: Session) -> None:
     else:
         why = f"silent for longer than its lease of {words.seconds(session.lease_s)}"
     if run is None or member is None:
-        _end_waits(tables, run, session, why)
+        end_waits(tables, run, session, why)
         return
     rank = _rank(run, session)
     if not member.finished:
@@ -198,14 +198,14 @@ def session_replaced(tables: Tables, session: Session) -> None:
     """A new process took the session's node id."""
     run, member = tables.runs.get(session.run_id), session.member
     if run is None or member is None:
-        _end_waits(tables, run, session, "a new process has taken over its node id")
+        end_waits(tables, run, session, "a new process has taken over its node id")
         return
     who = words.node(session, _rank(run, session))
     text = f"{who} was replaced by a new process with the same node id"
     depart(tables, run, member, Ended(kind="replaced", reason=text, node_id=session.node_id))
 
 
-def _end_waits(tables: Tables, run: Run | None, session: Session, why: str) -> None:
+def end_waits(tables: Tables, run: Run | None, session: Session, why: str) -> None:
     """A session without a part in the membership is over: a worker, or a visitor of the run."""
     if run is not None:
         barriers.session_over(tables, run, session, why)

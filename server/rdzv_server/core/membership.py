@@ -79,6 +79,7 @@ def leave(tables: Tables, session: Session, ask: Leave) -> Done:
     """Leave in an orderly way. Leaving twice is fine."""
     run, member = tables.runs.get(session.run_id), session.member
     if run is None or member is None:
+        generations.end_waits(tables, run, session, "it left")
         return Done()
     generation = run.generation
     in_world = generation is not None and session.id in generation.rank_of
