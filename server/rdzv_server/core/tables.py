@@ -17,6 +17,7 @@ from rdzv_server.core.events import Broadcast, Close, Effect, Level, Report, Sen
 from rdzv_server.core.model import Connection, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.core.store_model import Store, StoreClient
 
 FENCED_KEPT_MAX = 10_000
 """Superseded sessions that are remembered, so that their processes learn why they were cut."""
@@ -26,7 +27,7 @@ TOMBSTONES_MAX = 10_000
 
 DeadlineKey = tuple[str, str | int, int]
 """("session", id, 0), ("hello" or "idle", connection, 0), ("run" or "forget", run id, 0),
-("wait", session, request)."""
+("wait", session, request), ("store", listener, 0), ("greet", store client's connection, 0)."""
 
 
 class Tables:
@@ -53,6 +54,10 @@ class Tables:
         self.tombstones: OrderedDict[str, int] = OrderedDict()
         self.generation_floor = 0
         self.session_last = 0
+        self.stores: dict[int, Store] = {}
+        """By listener: of forming runs, of live generations, and of those that just ended."""
+        self.store_clients: dict[int, StoreClient] = {}
+        self.listener_last = 0
         self.deadlines: Deadlines[DeadlineKey] = Deadlines()
         self.dirty: dict[str, None] = {}
         self.effects: list[Effect] = []
