@@ -100,6 +100,8 @@ class GenerationState:
     """Address of group rank 0."""
     master_reason: str = ""
     worker_token: bytes = field(default=b"", repr=False)
+    store_port: int = 0
+    """Where the server serves the workers' store, on the address it was reached at; 0: it does not."""
     ended: EndedFlag = field(default_factory=EndedFlag, repr=False)
     waiting: int = 0
     """Nodes that would be admitted if the participants rejoined now; positive after an end."""
@@ -134,6 +136,7 @@ def fields_of(run: str, joined: Joined) -> dict[str, object]:
         "master": joined.master,
         "master_reason": joined.master_reason,
         "worker_token": joined.worker_token,
+        "store_port": joined.store_port,
     }
 
 
