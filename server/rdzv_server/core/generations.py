@@ -12,7 +12,7 @@ import msgspec
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Address, Ended, Error, Fence, Joined
-from rdzv_server.core import barriers, roster, waits, words
+from rdzv_server.core import barriers, roster, stores, waits, words
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.model import Generation, Member, Participant, Run, Session
 from rdzv_server.core.phases import Cause, move
@@ -50,6 +50,7 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
         formed_at=tables.t,
         kv=Namespace(run.quota),
         seats=tuple(Seat(p.node_id, p.name) for p in participants),
+        store=stores.adopt(tables, run, fence),
     )
     move(tables, run, Cause.FORMED)
     run.generation = generation
@@ -88,6 +89,7 @@ def joined(tables: Tables, run: Run, session: Session) -> Joined:
         master=generation.master,
         master_reason=generation.master_reason,
         worker_token=tables.worker_token(run.id, session.node_id, generation.fence),
+        store_port=0 if generation.store is None else generation.store.port,
     )
 
 
@@ -102,6 +104,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
         level="info" if ended.kind == "finished" else "warning",
         kind=ended.kind, reason=ended.reason, lived_s=round(tables.t - generation.formed_at, 3),
     )  # fmt: skip
+    stores.retire(tables, generation)
     if ended.kind == "scale_up":
         run.scale_ups.append(tables.t)
     run.announced = 0
