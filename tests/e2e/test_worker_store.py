@@ -1,8 +1,6 @@
 """The workers' store on the server: unmodified torchrun jobs, with `worker_store=server` and with
 torch's own c10d backend pointed at `--tcpstore`."""
 
-import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest

@@ -14,6 +14,7 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     CloseRun,
+    Done,
     Finished,
     Goodbye,
     Heartbeat,
@@ -32,6 +33,7 @@ from rdzv_proto.messages import (
     ListRuns,
     Members,
     Status,
+    WorkersStarted,
 )
 from rdzv_server.core import (
     forming,
@@ -40,6 +42,7 @@ from rdzv_server.core import (
     sessions,
     status,
     store_clients,
+    store_status,
     stores,
 )
 from rdzv_server.core.events import (
@@ -63,7 +66,7 @@ from rdzv_server.core.tables import Tables
 
 OfSession = (
     Heartbeat | Members | CloseRun | Join | Finished | Leave
-    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet
+    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | WorkersStarted
 )  # fmt: skip
 """Operations of nodes and workers."""
 
@@ -73,7 +76,7 @@ _KEYS = (KvSet, KvGet, KvWait, KvAdd, KvMultiGet, KvMultiSet)
 
 ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
     None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *_KEYS),
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, WorkersStarted, *_KEYS),
     Role.WORKER: (Heartbeat, Members, *_KEYS),
     Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
 }
@@ -287,14 +290,23 @@ class Coordinator:
                 return membership.close_run(tables, session.run_id, who, message)
             case Join():
                 return membership.join(tables, session, request_id, message)
-            case Finished():
-                return membership.finished(tables, session, message)
-            case Leave():
-                return membership.leave(tables, session, message)
+            case Finished() | Leave() | WorkersStarted():
+                return _note(tables, session, message)
             case KvGet() | KvWait() | KvMultiGet():
                 return keys.read(tables, session, request_id, message)
             case KvSet() | KvAdd() | KvMultiSet():
                 return keys.write(tables, session, message)
+
+
+def _note(tables: Tables, session: Session, message: Finished | Leave | WorkersStarted) -> Done:
+    """What a node says of itself."""
+    match message:
+        case Finished():
+            return membership.finished(tables, session, message)
+        case Leave():
+            return membership.leave(tables, session, message)
+        case WorkersStarted():
+            return store_status.workers_started(tables, session, message)
 
 
 def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:
