@@ -260,6 +260,7 @@ class Parser:
         else:
             request = self._kind(*self._fields)
         self._kind = None
+        self._request_bytes = 0
         return request
 
     # --- inside -------------------------------------------------------------------------------
@@ -283,7 +284,6 @@ class Parser:
         self._kind, self._todo = shape
         self._fields = []
         self._left = -1
-        self._request_bytes = 0
         self._at += 1
         return True
 
@@ -387,9 +387,12 @@ def nonce(value: int) -> bytes:
 
 
 _COUNTER = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+_COUNTER_BYTES_MAX = 4096
+"""So much of a counter is looked at. Reading megabytes of blanks or digits for each addition would
+hold up the loop, and a number that begins later is none."""
+
 _DIGITS_MAX = 32
-"""Longer runs of digits than this are outside 64 bits unless they begin with zeros; nobody writes
-such counters, and reading megabytes of digits would hold up the loop."""
+"""More digits than this, leading zeros not counted, are outside 64 bits."""
 
 
 def counter(value: bytes | bytearray) -> int | None:
@@ -398,7 +401,7 @@ def counter(value: bytes | bytearray) -> int | None:
     Returns:
         None if there are no digits, or if the number does not fit 64 bits.
     """
-    found = _COUNTER.match(value)
+    found = _COUNTER.match(value, 0, _COUNTER_BYTES_MAX)
     if found is None:
         return None
     digits = found[1].lstrip(b"+-").lstrip(b"0")

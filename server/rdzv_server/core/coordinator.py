@@ -56,6 +56,7 @@ from rdzv_server.core import (
     sessions,
     status,
     store_clients,
+    store_status,
     stores,
 )
 from rdzv_server.core.events import (

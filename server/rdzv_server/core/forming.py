@@ -5,7 +5,7 @@ the one quorum decision (`quorum.decide`) and acts on the answer.
 """
 
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import Notice
+from rdzv_proto.messages import Notice, Policy
 from rdzv_server.core import generations, membership, roster, stores, words
 from rdzv_server.core.model import Member, Participant, Phase, Run
 from rdzv_server.core.phases import Cause, move
@@ -59,13 +59,7 @@ def _try_to_form(tables: Tables, run: Run) -> float | None:
     """Ask for the decision and act on it; returns when the present wait ends."""
     policy = run.policy
     assert policy is not None, "a forming run without a policy"
-    if seats(policy, run.counts.ready) == 0:
-        if run.phase is Phase.LAST_CALL:
-            run.min_met_at = None
-            move(tables, run, Cause.MIN_UNMET)
-    elif run.phase is Phase.FORMING:
-        run.min_met_at = tables.t
-        move(tables, run, Cause.MIN_MET)
+    _note_min(tables, run, policy)
     decision = decide(tables.t, roster.roster_of(run, _joins_end_at(run)), policy)
     obstacle = "" if decision.participants is None else stores.obstacle(tables, run)
     reason = obstacle or decision.reason
@@ -76,10 +70,22 @@ def _try_to_form(tables: Tables, run: Run) -> float | None:
         return None
     if not stores.being_opened(run):
         _refuse_late(tables, run, obstacle)
+        _note_min(tables, run, policy)
     if not run.joins:
         return None
     ends = [_joins_end_at(run), decision.retry_at, stores.retry_at(run) if obstacle else None]
     return min(at for at in ends if at is not None)
+
+
+def _note_min(tables: Tables, run: Run, policy: Policy) -> None:
+    """Whether the minimum is there is what tells the two phases of forming apart."""
+    if seats(policy, run.counts.ready) == 0:
+        if run.phase is Phase.LAST_CALL:
+            run.min_met_at = None
+            move(tables, run, Cause.MIN_UNMET)
+    elif run.phase is Phase.FORMING:
+        run.min_met_at = tables.t
+        move(tables, run, Cause.MIN_MET)
 
 
 def _joins_end_at(run: Run) -> float:
