@@ -56,8 +56,23 @@ from rdzv_server.core import (
     probes,
     sessions,
     status,
+    store_clients,
+    stores,
 )
-from rdzv_server.core.events import Broadcast, Effect, Event, Lost, Opened, Received, Send
+from rdzv_server.core.events import (
+    Broadcast,
+    Effect,
+    Event,
+    ListenerFailed,
+    ListenerOpened,
+    Lost,
+    Opened,
+    Received,
+    Send,
+    StoreLost,
+    StoreOpened,
+    StoreReceived,
+)
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
@@ -117,6 +132,16 @@ class Coordinator:
                 connection = self.tables.connections.get(event.conn)
                 if connection is not None:
                     sessions.connection_lost(self.tables, connection, event.reason)
+            case StoreReceived():
+                store_clients.received(self.tables, event)
+            case StoreOpened():
+                store_clients.opened(self.tables, event)
+            case StoreLost():
+                store_clients.lost(self.tables, event)
+            case ListenerOpened():
+                stores.listener_opened(self.tables, event)
+            case ListenerFailed():
+                stores.listener_failed(self.tables, event)
         return self._leave()
 
     def tick(self, now: float) -> list[Effect]:
@@ -184,6 +209,10 @@ class Coordinator:
                 barriers.time_over(tables, serial)
             case "wait", int(session_id) if session_id in tables.sessions:
                 keys.wait_over(tables, tables.sessions[session_id], number)
+            case "store", int(listener) if listener in tables.stores:
+                stores.linger_over(tables, listener)
+            case "greet", int(conn) if conn in tables.store_clients:
+                store_clients.not_greeted(tables, conn)
             case (("hello" | "idle"), int(conn)) if conn in tables.connections:
                 text = (
                     f"no hello within {tables.settings.hello_timeout_s:g} s"

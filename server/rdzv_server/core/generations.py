@@ -12,7 +12,7 @@ import msgspec
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Address, Ended, Error, Fence, Joined
-from rdzv_server.core import barriers, roster, waits, words
+from rdzv_server.core import barriers, roster, stores, waits, words
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.model import Generation, Member, Participant, Run, Session
 from rdzv_server.core.phases import Cause, move
@@ -50,6 +50,7 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
         formed_at=tables.t,
         kv=Namespace(run.quota),
         seats=tuple(Seat(p.node_id, p.name) for p in participants),
+        store=stores.adopt(tables, run, fence),
     )
     move(tables, run, Cause.FORMED)
     run.generation = generation
@@ -88,6 +89,7 @@ def joined(tables: Tables, run: Run, session: Session) -> Joined:
         master=generation.master,
         master_reason=generation.master_reason,
         worker_token=tables.worker_token(run.id, session.node_id, generation.fence),
+        store_port=0 if generation.store is None else generation.store.port,
     )
 
 
@@ -102,6 +104,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
         level="info" if ended.kind == "finished" else "warning",
         kind=ended.kind, reason=ended.reason, lived_s=round(tables.t - generation.formed_at, 3),
     )  # fmt: skip
+    stores.retire(tables, generation)
     if ended.kind == "scale_up":
         run.scale_ups.append(tables.t)
     run.announced = 0
@@ -182,7 +185,7 @@ def session_over(tables: Tables, session: Session) -> None:
     else:
         why = f"silent for longer than its lease of {words.seconds(session.lease_s)}"
     if run is None or member is None:
-        _end_waits(tables, run, session, why)
+        end_waits(tables, run, session, why)
         return
     rank = _rank(run, session)
     if not member.finished:
@@ -198,14 +201,14 @@ def session_replaced(tables: Tables, session: Session) -> None:
     """A new process took the session's node id."""
     run, member = tables.runs.get(session.run_id), session.member
     if run is None or member is None:
-        _end_waits(tables, run, session, "a new process has taken over its node id")
+        end_waits(tables, run, session, "a new process has taken over its node id")
         return
     who = words.node(session, _rank(run, session))
     text = f"{who} was replaced by a new process with the same node id"
     depart(tables, run, member, Ended(kind="replaced", reason=text, node_id=session.node_id))
 
 
-def _end_waits(tables: Tables, run: Run | None, session: Session, why: str) -> None:
+def end_waits(tables: Tables, run: Run | None, session: Session, why: str) -> None:
     """A session without a part in the membership is over: a worker, or a visitor of the run."""
     if run is not None:
         barriers.session_over(tables, run, session, why)

@@ -9,6 +9,7 @@ from rdzv_server.core.events import Effect, Release, Send
 from rdzv_server.core.model import Generation, Kind, Phase, Run
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.roster import kind_of
+from rdzv_server.core.store_model import SHARED, Stage
 from rdzv_server.core.tables import Tables
 
 
@@ -20,6 +21,7 @@ def check(tables: Tables) -> None:
     """
     _check_sessions(tables)
     _check_rounds(tables)
+    _check_stores(tables)
     for run in tables.runs.values():
         try:
             _check_members(tables, run)
@@ -133,6 +135,27 @@ def _check_rounds(tables: Tables) -> None:
         assert kept == list(range(first, barrier.round)), "S15: rounds are not numbered one by one"
 
 
+def _check_stores(tables: Tables) -> None:
+    for listener, store in tables.stores.items():
+        assert store.listener == listener, "a store under another number"
+        if store.listener == SHARED:
+            assert store.clients, "a store at the main port without clients"
+            continue
+        run = tables.runs.get(store.run_id)
+        if store.stage is Stage.CLOSING:
+            assert store.clients, "a closing store without clients"
+        elif store.fence is None:
+            assert run is not None, "a waiting store without its run"
+            assert run.store is store, "a store waits for a generation that nobody forms"
+        else:
+            live = None if run is None else run.live
+            assert live is not None, f"S11: the store of {store.fence} takes clients after its end"
+            assert live.store is store, f"S11: the store of {store.fence} is not its own"
+    for conn, client in tables.store_clients.items():
+        assert client.store.clients.get(conn) is client, "a client that its store does not know"
+        assert tables.stores.get(client.store.listener) is client.store, "a client without a store"
+
+
 def _check_members(tables: Tables, run: Run) -> None:
     tally = [0] * len(Kind)
     for node_id, member in run.members.items():
@@ -187,6 +210,8 @@ def _check_generation(tables: Tables, run: Run, generation: Generation) -> None:
     assert generation.fence.generation <= run.number, "S2: a fence from the future"
     if generation.live:
         assert policy is not None, "a live run without a policy"
+        served = generation.store is not None and generation.store.port > 0
+        assert served == (policy.worker_store == "server"), "the workers have the wrong store"
         assert seats(policy, len(participants)) == len(participants), "S1: a world of wrong size"
         for participant in participants:
             alive = participant.session_id in tables.sessions

@@ -214,6 +214,5 @@ def _found(ask: Reading, entries: list[Entry]) -> AnyReply:
 def _timeout(run: Run, fence: Fence | None, missing: Iterable[str], waited_s: float) -> Refused:
     shown = words.names([repr(key[:64]) for key in missing])
     where = f"run {run.id!r}" + ("" if fence is None else f" generation {fence}")
-    return Refused(
-        ErrorCode.WAIT_TIMEOUT, f"{where}: nobody set {shown} within {words.seconds(waited_s)}"
-    )
+    text = f"{where}: nobody set {shown} within {words.seconds(waited_s)}"
+    return Refused(ErrorCode.WAIT_TIMEOUT, text if waited_s else f"{where} has no key {shown}")

@@ -23,6 +23,7 @@ from rdzv_server.core.quorum import Tally
 from rdzv_server.core.quota import Quota
 from rdzv_server.core.ranks import Seat
 from rdzv_server.core.rounds import Barriers
+from rdzv_server.core.store_model import Store
 from rdzv_server.core.story import Story
 
 
@@ -153,6 +154,17 @@ class Participant:
     address: Address
 
 
+@dataclass(frozen=True, slots=True)
+class StartedWorkers:
+    """The training processes of one participant, as its agent reported them."""
+
+    peer_host: str
+    ranks: tuple[int, ...]
+    """Global ranks."""
+    pids: tuple[int, ...]
+    """In the same order."""
+
+
 @dataclass(slots=True)
 class Generation:
     """One agreed membership."""
@@ -171,6 +183,10 @@ class Generation:
     barriers: Barriers = field(default_factory=Barriers)
     seats: tuple[Seat, ...] = ()
     """Who sat where, for the next world's ranks."""
+    store: Store | None = None
+    """The workers' store, if the server serves it."""
+    started: dict[int, StartedWorkers] = field(default_factory=dict)
+    """By session id."""
     finished: set[int] = field(default_factory=set)
     """Session ids of participants whose work is done."""
     probes: dict[int, MasterProbe] = field(default_factory=dict)
@@ -228,6 +244,8 @@ class Run:
     """Names or node ids that the nodes said to wait for."""
     generation: Generation | None = None
     """The live generation, or the last one."""
+    store: Store | None = None
+    """The workers' store of the generation that forms next."""
     last_ended: Ended | None = None
     """How the last generation ended; stays while the next one lives."""
     formed: int = 0

@@ -19,6 +19,7 @@ from rdzv_server.core.model import Connection, Generation, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.core.store_model import Store, StoreClient
 
 FENCED_KEPT_MAX = 10_000
 """Superseded sessions that are remembered, so that their processes learn why they were cut."""
@@ -28,7 +29,8 @@ TOMBSTONES_MAX = 10_000
 
 DeadlineKey = tuple[str, str | int, int]
 """("session", id, 0), ("hello" or "idle", connection, 0), ("run" or "forget", run id, 0),
-("wait", session, request), ("round", serial, 0)."""
+("wait", session, request), ("round", serial, 0), ("store", listener, 0),
+("greet", store client's connection, 0)."""
 
 
 class Tables:
@@ -55,6 +57,10 @@ class Tables:
         self.tombstones: OrderedDict[str, int] = OrderedDict()
         self.generation_floor = 0
         self.session_last = 0
+        self.stores: dict[int, Store] = {}
+        """By listener: of forming runs, of live generations, and of those that just ended."""
+        self.store_clients: dict[int, StoreClient] = {}
+        self.listener_last = 0
         self.deadlines: Deadlines[DeadlineKey] = Deadlines()
         self.rounds: dict[int, tuple[Run, Generation | None, Barrier]] = {}
         """Open barrier rounds by serial number."""

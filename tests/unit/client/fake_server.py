@@ -27,6 +27,7 @@ from rdzv_proto.messages import (
     Error,
     Fence,
     Finished,
+    GenerationStatus,
     Heartbeat,
     HelloAdmin,
     HelloNode,
@@ -51,6 +52,7 @@ from rdzv_proto.messages import (
     Runs,
     RunStatus,
     ServerStatus,
+    ShowGeneration,
     Status,
     Welcome,
     WorkersStarted,
@@ -143,6 +145,7 @@ class FakeServer:
         self.runs: dict[str, RunStatus] = {}
         self.members: list[MemberStatus] = []
         self.page_rows = 100
+        self.inside = GenerationStatus()
         self._answers: dict[type[Any], Answer | None] = {
             HelloNode: self._welcome,
             HelloWorker: self._welcome,
@@ -163,6 +166,7 @@ class FakeServer:
             Status: lambda m: self.status,
             ListRuns: self._list_runs,
             Members: self._list_members,
+            ShowGeneration: lambda m: self.inside,
         }
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=50)
         self.port: int = self._listener.getsockname()[1]

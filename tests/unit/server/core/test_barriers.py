@@ -1,6 +1,7 @@
 """Barrier rounds over the whole core: S13 to S17, L3, L5, and what other systems promise of theirs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -67,10 +68,10 @@ class Workers:
             self.wires.append(wire)
 
     def meet(self, rank: int, request_id: int = 900, **more: object) -> object:
-        options = {
+        options: dict[str, Any] = {
             "name": "b", "of": "workers", "count": len(self.wires), "timeout_ms": 10_000,
         } | more  # fmt: skip
-        ask = Barrier(fence=self.nodes[0].live_fence(), **options)  # type: ignore[arg-type]
+        ask = Barrier(fence=self.nodes[0].live_fence(), **options)
         return self.lab.send(self.wires[rank], request_id, ask)
 
     def answer(self, rank: int, request_id: int = 900) -> object:
@@ -235,7 +236,7 @@ def test_s15_old_decisions_are_forgotten() -> None:
 
 @pytest.mark.parametrize("other", [{"members": [0, 1]}, {"members": [0, 1, 2]}])
 def test_s16_members_that_disagree_on_who_takes_part_fail_the_round_for_all(
-    other: dict[str, list[int]],
+    other: dict[str, Any],
 ) -> None:
     lab = Lab()
     a, b, c = world(lab, "a", "b", "c")

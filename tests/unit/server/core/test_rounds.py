@@ -42,8 +42,7 @@ def test_terms_say_who_takes_part(
 
 def test_s13_a_round_is_complete_when_as_many_members_as_needed_are_there() -> None:
     barrier = opened(Terms("nodes", 2), 1)
-    assert not barrier.complete
-    assert barrier.missing() == [0]
+    assert (barrier.complete, barrier.missing()) == (False, [0])
     arrive(barrier, 0)
     assert barrier.complete
     assert barrier.missing() == []
