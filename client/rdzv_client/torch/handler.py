@@ -31,6 +31,7 @@ from rdzv_client.torch import conf, logs
 from rdzv_client.torch.export import WorkerExport
 from rdzv_client.torch.owner import owner_of_run
 from rdzv_client.torch.port import ReservedPort
+from rdzv_client.torch.probe import Probe
 from rdzv_client.torch.signals import Terminated, termination_raises
 from rdzv_client.torch.store import AgentStore
 from rdzv_proto.messages import Address
@@ -39,6 +40,9 @@ log = logging.getLogger("rdzv")
 
 LAST_WORDS_S = 2.0
 """What a node that is ending may spend on saying so: schedulers kill what does not end."""
+
+PROBE_END_S = 0.5
+"""Its thread ends at once, unless it sits in a name lookup; it is a daemon then."""
 
 DRAINED = (api.RendezvousError, SignalException, SystemExit, KeyboardInterrupt)
 """In flight while torch shuts down: this node ends, and its workers did not fail."""
@@ -71,6 +75,7 @@ class RdzvHandler(RendezvousHandler):
         self._reserve_port()  # not while others wait for this node
         self._was_in_world = False
         self._export = WorkerExport(client)
+        self._probe: Probe | None = None
         self._finished = False
         self._over = False
         self._reason_follows = False
@@ -205,6 +210,7 @@ class RdzvHandler(RendezvousHandler):
         host, port = self._store_address(generation)
         generation.ended.when_set(lambda: self._note_end(generation))
         self._export.publish(generation)
+        self._probe_master(generation, host, port)
         return RendezvousInfo(
             store=AgentStore(
                 generation,
@@ -244,6 +250,12 @@ class RdzvHandler(RendezvousHandler):
             generation.run, host, port,
         )  # fmt: skip
         return host, port
+
+    def _probe_master(self, generation: Generation, host: str, port: int) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+        where = endpoint.Endpoint(host, port)
+        self._probe = Probe(generation, where, self._client.engine, self._client.options.name)
 
     def _note_end(self, generation: Generation) -> None:
         if self._over:  # this node is leaving, and has said why
@@ -304,9 +316,13 @@ class RdzvHandler(RendezvousHandler):
 
     def _end(self, kind: LeaveKind, detail: str, exit_code: int | None, limit_s: float) -> None:
         self._over = True
+        if self._probe is not None:
+            self._probe.cancel()
         self._leave(kind, detail, limit_s, exit_code)
         self._client.close()
         self._export.remove()
+        if self._probe is not None:
+            self._probe.join(PROBE_END_S)
         for port in (self._port, self._next_port):
             if port is not None:
                 port.release()

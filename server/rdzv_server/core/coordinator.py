@@ -13,7 +13,6 @@ from rdzv_proto.messages import (
     Alive,
     AnyReply,
     AnyRequest,
-    Barrier,
     CloseRun,
     Finished,
     Goodbye,
@@ -23,32 +22,15 @@ from rdzv_proto.messages import (
     HelloWorker,
     Join,
     Joined,
-    KvAdd,
-    KvAppend,
-    KvCas,
-    KvCheck,
-    KvCount,
-    KvDelete,
-    KvGet,
-    KvList,
-    KvMultiGet,
-    KvMultiSet,
-    KvSet,
-    KvWait,
     Leave,
     ListRuns,
-    MasterProbe,
     Members,
-    NcclFail,
-    NcclGet,
-    NcclPut,
-    NcclReady,
     ShowGeneration,
     Status,
-    WorkersStarted,
 )
 from rdzv_server.core import (
     barriers,
+    dispatch,
     forming,
     inside,
     keys,
@@ -56,7 +38,6 @@ from rdzv_server.core import (
     sessions,
     status,
     store_clients,
-    store_status,
     stores,
 )
 from rdzv_server.core.events import (
@@ -78,23 +59,16 @@ from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
-Inside = (
-    KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | KvCheck | KvCas | KvAppend
-    | KvDelete | KvCount | KvList | Barrier
-)  # fmt: skip
-"""What members and their workers do in a generation, or in a run."""
-
-OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave | Inside
+OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave | dispatch.Inside
 """Operations of nodes and workers."""
 
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
 _LOOKING = (Status, ListRuns, Members, ShowGeneration)
-_INSIDE = Inside.__args__
 
 ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
     None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *_INSIDE),
-    Role.WORKER: (Heartbeat, Members, *_INSIDE),
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *dispatch.OF_NODES),
+    Role.WORKER: (Heartbeat, Members, *dispatch.OF_WORKERS),
     Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
@@ -273,10 +247,6 @@ class Coordinator:
                 return self._admin_reply(connection, message)
             case _:
                 assert connection.session is not None, "a role without a session"
-                if isinstance(
-                    message, NcclGet | NcclPut | NcclReady | NcclFail | MasterProbe | WorkersStarted
-                ):
-                    raise _not_allowed(connection, message)
                 return self._session_reply(connection.session, request_id, message)
 
     def _admin_reply(
@@ -320,19 +290,7 @@ class Coordinator:
             case Leave():
                 return membership.leave(tables, session, message)
             case _:
-                return self._inside_reply(session, request_id, message)
-
-    def _inside_reply(self, session: Session, request_id: int, message: Inside) -> AnyReply | None:
-        tables = self.tables
-        match message:
-            case KvGet() | KvWait() | KvMultiGet():
-                return keys.read(tables, session, request_id, message)
-            case KvCheck() | KvCount() | KvList():
-                return keys.look(tables, session, message)
-            case KvSet() | KvAdd() | KvMultiSet() | KvCas() | KvAppend() | KvDelete():
-                return keys.write(tables, session, message)
-            case Barrier():
-                return barriers.arrive(tables, session, request_id, message)
+                return dispatch.reply(tables, session, request_id, message)
 
 
 def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:

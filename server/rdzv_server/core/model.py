@@ -15,6 +15,7 @@ from rdzv_proto.messages import (
     AnyReply,
     Ended,
     Fence,
+    MasterProbe,
     Policy,
 )
 from rdzv_server.core.kv import Namespace
@@ -153,17 +154,6 @@ class Participant:
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
-class StartedWorkers:
-    """The training processes of one participant, as its agent reported them."""
-
-    peer_host: str
-    ranks: tuple[int, ...]
-    """Global ranks."""
-    pids: tuple[int, ...]
-    """In the same order."""
-
-
 @dataclass(slots=True)
 class Generation:
     """One agreed membership."""
@@ -184,10 +174,14 @@ class Generation:
     """Who sat where, for the next world's ranks."""
     store: Store | None = None
     """The workers' store, if the server serves it."""
-    started: dict[int, StartedWorkers] = field(default_factory=dict)
-    """By session id."""
     finished: set[int] = field(default_factory=set)
     """Session ids of participants whose work is done."""
+    probes: dict[int, MasterProbe] = field(default_factory=dict)
+    """By session id: the last word of each node on MASTER_ADDR and MASTER_PORT."""
+    worker_pids: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By session id: process id to global rank of the node's workers."""
+    worker_world: int = 0
+    """Number of workers of all nodes together; 0: no node has told."""
     ended: Ended | None = None
 
     @property

@@ -45,6 +45,7 @@ from rdzv_proto.messages import (
     KvWait,
     Leave,
     ListRuns,
+    MasterProbe,
     MemberPage,
     Members,
     MemberStatus,
@@ -54,6 +55,7 @@ from rdzv_proto.messages import (
     ShowGeneration,
     Status,
     Welcome,
+    WorkersStarted,
 )
 from tests.e2e.kit.wait import until
 
@@ -152,6 +154,8 @@ class FakeServer:
             Join: lambda m: joined(),
             Finished: lambda m: Done(),
             Leave: lambda m: Done(),
+            MasterProbe: lambda m: Done(),
+            WorkersStarted: lambda m: Done(),
             CloseRun: lambda m: Done(),
             KvSet: lambda m: self._set([m.key], [m.value]),
             KvMultiSet: lambda m: self._set(m.keys, m.values),
