@@ -31,9 +31,14 @@ from rdzv_proto.messages import (
     Leave,
     ListRuns,
     Members,
+    NcclFail,
+    NcclGet,
+    NcclPut,
+    NcclReady,
     Status,
+    Welcome,
 )
-from rdzv_server.core import forming, keys, membership, sessions, status
+from rdzv_server.core import forming, keys, membership, nccl, nccl_requests, sessions, status
 from rdzv_server.core.events import Broadcast, Effect, Event, Lost, Opened, Received, Send
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.refusal import Refused
@@ -43,17 +48,19 @@ from rdzv_server.core.tables import Tables
 OfSession = (
     Heartbeat | Members | CloseRun | Join | Finished | Leave
     | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet
+    | NcclGet | NcclPut | NcclReady | NcclFail
 )  # fmt: skip
 """Operations of nodes and workers."""
 
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
 _LOOKING = (Status, ListRuns, Members)
 _KEYS = (KvSet, KvGet, KvWait, KvAdd, KvMultiGet, KvMultiSet)
+_NCCL = (NcclGet, NcclPut, NcclReady, NcclFail)
 
 ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
     None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *_KEYS),
-    Role.WORKER: (Heartbeat, Members, *_KEYS),
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *_KEYS, *_NCCL),
+    Role.WORKER: (Heartbeat, Members, *_KEYS, *_NCCL),
     Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
@@ -153,7 +160,11 @@ class Coordinator:
             case "session", int(session_id) if session_id in tables.sessions:
                 sessions.expire(tables, tables.sessions[session_id])
             case "wait", int(session_id) if session_id in tables.sessions:
-                keys.wait_over(tables, tables.sessions[session_id], number)
+                session = tables.sessions[session_id]
+                if not nccl.wait_over(tables, session, number):
+                    keys.wait_over(tables, session, number)
+            case "nccl", str(run_id) if run_id in tables.runs:
+                nccl.due(tables, tables.runs[run_id], number)
             case (("hello" | "idle"), int(conn)) if conn in tables.connections:
                 text = (
                     f"no hello within {tables.settings.hello_timeout_s:g} s"
@@ -189,6 +200,8 @@ class Coordinator:
             tables.effects.append(Send(connection.id, event.request_id, reply))
         else:
             tables.answer(session, event.request_id, reply, keep=event.message.recorded)
+            if isinstance(reply, Welcome) and reply.resumed:
+                nccl.resumed(tables, session)
 
     def _reply(
         self, connection: Connection, request_id: int, message: AnyRequest
@@ -239,6 +252,10 @@ class Coordinator:
             if request_id in session.parked:
                 return None
             _check_window(session, request_id)
+        return self._of_session(session, request_id, message)
+
+    def _of_session(self, session: Session, request_id: int, message: OfSession) -> AnyReply | None:
+        tables = self.tables
         match message:
             case Heartbeat():
                 _acknowledge(session, message.acknowledged)
@@ -260,6 +277,8 @@ class Coordinator:
                 return keys.read(tables, session, request_id, message)
             case KvSet() | KvAdd() | KvMultiSet():
                 return keys.write(tables, session, message)
+            case NcclGet() | NcclPut() | NcclReady() | NcclFail():
+                return nccl_requests.handle(tables, session, request_id, message)
 
 
 def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:

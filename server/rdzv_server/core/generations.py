@@ -12,7 +12,7 @@ import msgspec
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Address, Ended, Error, Fence, Joined
-from rdzv_server.core import roster, words
+from rdzv_server.core import nccl, roster, words
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.model import Generation, Member, Participant, Phase, Run, Session
 from rdzv_server.core.phases import Cause, move
@@ -103,6 +103,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
     )  # fmt: skip
     if ended.kind == "scale_up":
         run.scale_ups.append(tables.t)
+    nccl.generation_over(tables, run, generation, _stale_text(run, generation.fence))
     run.announced = 0
     run.newcomer_at = run.min_met_at = None
     run.forming_at = run.renewed_at = tables.t
@@ -163,6 +164,7 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
     failed = ended.kind == "failed" and member.seat is not None
     if ended.kind == "failed" and run.policy is not None and run.policy.below_min == "wait":
         failed = False
+    nccl.session_gone(tables, run, session, ended.reason)
     join, member.join = member.join, None
     roster.leave(run, member)
     session.member = None
@@ -184,14 +186,11 @@ def session_over(tables: Tables, session: Session) -> None:
     """A session expired: its connection did not come back, or it was silent for its lease."""
     run, member = tables.runs.get(session.run_id), session.member
     if run is None or member is None:
+        if run is not None:
+            nccl.session_gone(tables, run, session, _why_lost(tables, session))
         drop_waits(tables, session, Refused(ErrorCode.SESSION_LOST, "lost").reply())
         return
-    silent_s = tables.t - session.heard_at
-    if session.suspect:
-        away_s = tables.t - (session.dropped_at or 0.0)
-        why = f"its connection closed {words.seconds(away_s)} ago and did not come back"
-    else:
-        why = f"silent for longer than its lease of {words.seconds(session.lease_s)}"
+    silent_s, why = tables.t - session.heard_at, _why_lost(tables, session)
     rank = _rank(run, session)
     if not member.finished:
         tables.report(
@@ -200,6 +199,13 @@ def session_over(tables: Tables, session: Session) -> None:
         )  # fmt: skip
     text = f"{words.node(session, rank)} was lost: {why}; last heard {words.seconds(silent_s)} ago"
     depart(tables, run, member, Ended(kind="lost", reason=text, node_id=session.node_id))
+
+
+def _why_lost(tables: Tables, session: Session) -> str:
+    if session.suspect:
+        away_s = tables.t - (session.dropped_at or 0.0)
+        return f"its connection closed {words.seconds(away_s)} ago and did not come back"
+    return f"silent for longer than its lease of {words.seconds(session.lease_s)}"
 
 
 def session_replaced(tables: Tables, session: Session) -> None:
@@ -273,6 +279,7 @@ def drop_waits(tables: Tables, session: Session, answer: Error) -> None:
         tables.deadlines.cancel(("wait", session.id, request_id))
         if run is not None and run.generation is not None:
             run.generation.kv.drop((session.id, request_id))
+            nccl.drop(run.generation, (session.id, request_id))
         tables.answer(session, request_id, answer, keep=False)
 
 

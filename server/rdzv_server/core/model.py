@@ -16,6 +16,7 @@ from rdzv_proto.messages import (
     Fence,
     Policy,
 )
+from rdzv_server.core.ids import Ids
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.quorum import Tally
 from rdzv_server.core.ranks import Seat
@@ -169,6 +170,8 @@ class Generation:
     finished: set[int] = field(default_factory=set)
     """Session ids of participants whose work is done."""
     ended: Ended | None = None
+    ids: Ids = field(default_factory=Ids)
+    """Unique ids of its communicators."""
 
     @property
     def live(self) -> bool:

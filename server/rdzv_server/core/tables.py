@@ -26,7 +26,7 @@ TOMBSTONES_MAX = 10_000
 
 DeadlineKey = tuple[str, str | int, int]
 """("session", id, 0), ("hello" or "idle", connection, 0), ("run" or "forget", run id, 0),
-("wait", session, request)."""
+("wait", session, request), ("nccl", run id, number of a record)."""
 
 
 class Tables:
@@ -50,6 +50,8 @@ class Tables:
         self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
         """(run, node, incarnation) that may never come back."""
         self.runs: dict[str, Run] = {}
+        self.ids_seen: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        """Fingerprints of unique ids: run id and place; survive their generation (S18)."""
         self.tombstones: OrderedDict[str, int] = OrderedDict()
         self.generation_floor = 0
         self.session_last = 0
