@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from rdzv_client import endpoint, operations
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout
-from rdzv_client.generation import GenerationState, Member, fields_of, participants
+from rdzv_client.generation import Member, fields_of, participants
+from rdzv_client.nccl import AsyncNcclGeneration
 from rdzv_client.operations import Data, LeaveKind, expect
 from rdzv_client.options import NodeOptions
 from rdzv_proto.messages import (
@@ -127,7 +128,7 @@ class AsyncKv:
         await self._calls.ask(message, Done, operations.OPERATION_S)
 
 
-class AsyncGeneration(GenerationState):
+class AsyncGeneration(AsyncNcclGeneration):
     """One agreed membership, with its keys."""
 
     kv: AsyncKv

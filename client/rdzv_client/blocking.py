@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from rdzv_client import endpoint, operations
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout, from_reply
-from rdzv_client.generation import GenerationState, Member, fields_of, participants
+from rdzv_client.generation import Member, fields_of, participants
+from rdzv_client.nccl import NcclGeneration
 from rdzv_client.operations import Data, LeaveKind, expect
 from rdzv_client.options import NodeOptions
 from rdzv_client.worker import WorkerEnvironment
@@ -160,7 +161,7 @@ class Kv:
         self._calls.ask(message, Done, operations.OPERATION_S)
 
 
-class Generation(GenerationState):
+class Generation(NcclGeneration):
     """One agreed membership, with its keys."""
 
     kv: Kv
