@@ -40,7 +40,7 @@ NOT_MIRRORED = {
 }
 """Modules without a test module of their own, and where they are tested instead."""
 
-RULES = [f"s{n}" for n in (*range(1, 13), 23, 31, 32, 33, 34)] + [
+RULES = [f"s{n}" for n in (*range(1, 13), *range(18, 24), 31, 32, 33, 34)] + [
     "l1",
     "l2",
     "l3",

@@ -35,6 +35,7 @@ from rdzv_proto.messages import (
     Join,
     Joined,
     Leave,
+    NcclRevoked,
     Notice,
     Progress,
     Resume,
@@ -246,7 +247,7 @@ class Session:
         match message:
             case ViewChanged(view=view):
                 self._note(self.watch.take(view))
-            case Progress() | Notice():
+            case Progress() | Notice() | NcclRevoked():
                 self._events.append(message)
             case Goodbye():
                 self._goodbye(message)

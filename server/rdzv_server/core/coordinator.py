@@ -27,14 +27,15 @@ from rdzv_proto.messages import (
     Members,
     ShowGeneration,
     Status,
+    Welcome,
 )
 from rdzv_server.core import (
     barriers,
     dispatch,
     forming,
     inside,
-    keys,
     membership,
+    nccl,
     sessions,
     status,
     store_clients,
@@ -180,7 +181,9 @@ class Coordinator:
             case "round", int(serial):
                 barriers.time_over(tables, serial)
             case "wait", int(session_id) if session_id in tables.sessions:
-                keys.wait_over(tables, tables.sessions[session_id], number)
+                dispatch.wait_over(tables, tables.sessions[session_id], number)
+            case "nccl", str(run_id) if run_id in tables.runs:
+                nccl.due(tables, tables.runs[run_id], number)
             case "store", int(listener) if listener in tables.stores:
                 stores.linger_over(tables, listener)
             case "greet", int(conn) if conn in tables.store_clients:
@@ -220,6 +223,8 @@ class Coordinator:
             tables.effects.append(Send(connection.id, event.request_id, reply))
         else:
             tables.answer(session, event.request_id, reply, keep=event.message.recorded)
+            if isinstance(reply, Welcome) and reply.resumed:
+                nccl.resumed(tables, session)
 
     def _reply(
         self, connection: Connection, request_id: int, message: AnyRequest
@@ -272,6 +277,10 @@ class Coordinator:
             if request_id in session.parked:
                 return None
             _check_window(session, request_id)
+        return self._of_session(session, request_id, message)
+
+    def _of_session(self, session: Session, request_id: int, message: OfSession) -> AnyReply | None:
+        tables = self.tables
         match message:
             case Heartbeat():
                 _acknowledge(session, message.acknowledged)

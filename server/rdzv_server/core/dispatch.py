@@ -1,4 +1,4 @@
-"""Which module answers what members ask inside a run or a generation: keys, barriers, reports."""
+"""Which module answers what members ask inside a run or a generation: keys, barriers, unique ids, reports."""
 
 from rdzv_proto.messages import (
     AnyReply,
@@ -16,15 +16,20 @@ from rdzv_proto.messages import (
     KvSet,
     KvWait,
     MasterProbe,
+    NcclFail,
+    NcclGet,
+    NcclPut,
+    NcclReady,
     WorkersStarted,
 )
-from rdzv_server.core import barriers, keys, probes
+from rdzv_server.core import barriers, keys, nccl, nccl_requests, probes
 from rdzv_server.core.model import Session
 from rdzv_server.core.tables import Tables
 
 Inside = (
     KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | KvCheck | KvCas | KvAppend
-    | KvDelete | KvCount | KvList | Barrier | MasterProbe | WorkersStarted
+    | KvDelete | KvCount | KvList | Barrier | NcclGet | NcclPut | NcclReady | NcclFail
+    | MasterProbe | WorkersStarted
 )  # fmt: skip
 """All of it."""
 
@@ -47,5 +52,13 @@ def reply(tables: Tables, session: Session, request_id: int, message: Inside) ->
             return keys.look(tables, session, message)
         case Barrier():
             return barriers.arrive(tables, session, request_id, message)
+        case NcclGet() | NcclPut() | NcclReady() | NcclFail():
+            return nccl_requests.handle(tables, session, request_id, message)
         case MasterProbe() | WorkersStarted():
             return probes.take(tables, session, message)
+
+
+def wait_over(tables: Tables, session: Session, request_id: int) -> None:
+    """The time of a request that waits for ids or keys is up."""
+    if not nccl.wait_over(tables, session, request_id):
+        keys.wait_over(tables, session, request_id)

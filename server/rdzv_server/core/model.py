@@ -18,6 +18,7 @@ from rdzv_proto.messages import (
     MasterProbe,
     Policy,
 )
+from rdzv_server.core.ids import Ids
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.quorum import Tally
 from rdzv_server.core.quota import Quota
@@ -183,6 +184,8 @@ class Generation:
     worker_world: int = 0
     """Number of workers of all nodes together; 0: no node has told."""
     ended: Ended | None = None
+    ids: Ids = field(default_factory=Ids)
+    """Unique ids of its communicators."""
 
     @property
     def live(self) -> bool:
