@@ -2,6 +2,7 @@
 it never meets the copy that torch brings."""
 
 import functools
+import os
 import sys
 from pathlib import Path
 
@@ -13,7 +14,10 @@ FOLDER = Path(sys.prefix) / "nccl" / "nvidia" / "nccl" / "lib"
 
 @functools.cache
 def library() -> str:
-    """Its path; empty if there is none."""
+    """Its path; empty if there is none. RDZV_NCCL_LIB chooses another."""
+    chosen = os.environ.get("RDZV_NCCL_LIB")
+    if chosen:
+        return chosen
     for path in sorted(FOLDER.glob("libnccl.so*")):
         return str(path)
     try:

@@ -27,13 +27,16 @@ class Node:
         options: of `rdzv_client.Client`, and `rejoin`.
     """
 
+    module = "tests.e2e.kit.rawnode"
+    """What the process runs."""
+
     def __init__(self, folder: Path, marker: str, server: str, run: str, **options: Any) -> None:
         self.name = str(options.get("name", options.get("node_id", "node")))
         settings = {"server": server, "run": run, **options}
         self.log_path = folder / f"raw-{self.name}-{os.urandom(3).hex()}.log"
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.kit.rawnode", json.dumps(settings)],
+                [sys.executable, "-m", self.module, json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -131,3 +134,9 @@ class Node:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
+
+
+class NcclNode(Node):
+    """A raw node that takes part in NCCL communicators."""
+
+    module = "tests.e2e.kit.ncclrank"
