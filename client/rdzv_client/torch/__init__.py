@@ -10,9 +10,10 @@ backend, for the plug-in's entry point.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rdzv_client.torch.dist_store import RdzvStore
     from rdzv_client.torch.init_method import current_generation
 
-__all__ = ["current_generation"]
+__all__ = ["RdzvStore", "current_generation"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from rdzv_client.torch import init_method
 
         return init_method.current_generation
+    if name == "RdzvStore":
+        from rdzv_client.torch import dist_store
+
+        return dist_store.RdzvStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,15 @@
 Each word is done in turn inside one process group over gloo, and said as a JSON line in LOG:
 `collectives`, `groups`, `mesh`, `ddp`, `rpc`, `again` (a second process group in this process),
 `ended` (waits for the end of the generation), `sleep=S`, `raise`, `exit=N`, `rank=R`, `world=W`.
+Instead of a URL, `env` takes a `RdzvStore` of the agent's generation, and `HOST:PORT/RUN/NODES` one of a
+generation that this process joins by itself.
 """
 
 import json
 import os
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 
@@ -24,25 +27,46 @@ class Job:
             file.write(json.dumps(row) + "\n")
 
     def init(self) -> None:
-        from datetime import timedelta
-
         import torch.distributed as dist
 
-        from rdzv_client.torch import init_method
-
-        more = {
-            name: int(self.options[word])
-            for word, name in (("rank", "rank"), ("world", "world_size"))
-            if word in self.options
-        }
         timeout = timedelta(seconds=float(self.options.get("timeout", 60)))
-        dist.init_process_group("gloo", init_method=self.url, timeout=timeout, **more)
-        generation = init_method.current_generation()
-        assert generation is not None
+        if "://" in self.url:
+            from rdzv_client.torch import init_method
+
+            more = {
+                name: int(self.options[word])
+                for word, name in (("rank", "rank"), ("world", "world_size"))
+                if word in self.options
+            }
+            dist.init_process_group("gloo", init_method=self.url, timeout=timeout, **more)
+            generation = init_method.current_generation()
+            assert generation is not None
+            self.number = generation.number
+        else:
+            self.store, rank, world, self.number = self.a_store()
+            dist.init_process_group(
+                "gloo", store=self.store, rank=rank, world_size=world, timeout=timeout
+            )
         self.say(
             "init", rank=dist.get_rank(), world=dist.get_world_size(),
-            generation=generation.number,
+            generation=self.number,
         )  # fmt: skip
+
+    def a_store(self) -> tuple[Any, int, int, int]:
+        """Store, rank, world size, and number of the generation."""
+        from rdzv_client import Client
+        from rdzv_client.torch import RdzvStore
+
+        if self.url == "env":
+            number = int(os.environ["RDZV_FENCE"].partition(".")[2])
+            return (
+                RdzvStore.from_env(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), number,
+            )  # fmt: skip
+        server, run, nodes = self.url.split("/")
+        self.client = Client(server, run=run, min_nodes=int(nodes))
+        generation = self.client.join(timeout=60)
+        store = RdzvStore(generation.kv)
+        return store, generation.rank, generation.world_size, generation.number
 
     def do(self, word: str) -> None:
         if word in ("rank", "world", "timeout"):
@@ -62,7 +86,7 @@ class Job:
         gathered: list[Any] = [None] * world
         dist.all_gather_object(gathered, {"rank": rank})
         assert gathered == [{"rank": r} for r in range(world)], gathered
-        self.say("collectives", sum=value.item())
+        self.say("collectives", sum=value.item(), generation=self.number)
 
     def do_groups(self) -> None:
         import torch
@@ -118,6 +142,27 @@ class Job:
         rpc.shutdown()
         self.say("rpc", answer=answer)
 
+    def do_rpc_over_store(self) -> None:
+        """init_rpc itself takes only an init_method; what it calls takes any store."""
+        import torch.distributed as dist
+        import torch.distributed.autograd
+        from torch.distributed import rpc
+
+        rank, world = dist.get_rank(), dist.get_world_size()
+        torch.distributed.autograd._init(rank)
+        rpc._init_rpc_backend(
+            backend=rpc.BackendType.TENSORPIPE, store=dist.PrefixStore("rpc", self.store),
+            name=f"w{rank}", rank=rank, world_size=world,
+            rpc_backend_options=rpc.TensorPipeRpcBackendOptions(),
+        )  # fmt: skip
+        answer = rpc.rpc_sync(f"w{(rank + 1) % world}", max, args=(rank, 100))
+        rpc.shutdown()
+        self.say("rpc", answer=answer)
+
+    def do_leave(self) -> None:
+        self.client.leave("finished")
+        self.client.close()
+
     def do_again(self) -> None:
         import torch.distributed as dist
 
@@ -138,6 +183,15 @@ class Job:
 
     def do_raise(self) -> None:
         raise RuntimeError("the loss is NaN")
+
+    def do_fail_once(self) -> None:
+        """The first process of all that comes here fails, and the others wait to be stopped."""
+        if self.number == 1:
+            try:
+                os.close(os.open(self.options["fail_once"], os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                time.sleep(60)
+            os._exit(1)
 
     def do_exit(self) -> None:
         sys.exit(int(self.options["exit"]))
