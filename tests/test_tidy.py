@@ -40,11 +40,12 @@ NOT_MIRRORED = {
 }
 """Modules without a test module of their own, and where they are tested instead."""
 
-RULES = [f"s{n}" for n in (*range(1, 13), 23, 31, 32, 33, 34)] + [
+RULES = [f"s{n}" for n in (*range(1, 18), 23, 24, 25, 31, 32, 33, 34)] + [
     "l1",
     "l2",
     "l3",
     "l4",
+    "l5",
     "l6",
     "l8",
 ]
