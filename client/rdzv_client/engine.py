@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from rdzv_client import dial
 from rdzv_client.endpoint import Endpoint, show
 from rdzv_client.progress import ProgressLine
+from rdzv_client.revocations import Revocations
 from rdzv_client.session import Hello, Session
 from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
 from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin, Notice, Progress, View
@@ -71,6 +72,7 @@ class Engine:
         )
         self.local_host = self.remote_host = ""
         """Addresses of both ends of the present connection, or of the last one."""
+        self.revocations = Revocations()
         self._on_view = on_view
         self._lock = threading.Lock()
         self._callbacks: dict[int, Callback] = {}
@@ -328,19 +330,17 @@ class Engine:
                 log.info(self._progress.take(time.monotonic(), event))
             case Notice():
                 log.warning("rdzv[%s] %s", self.run, event.message)
+            case _:
+                self.revocations.take(event)
 
     def _state_changed(self, event: StateChanged) -> None:
-        where = self.session.where
-        if event.state is State.CONNECTED:
-            if event.away_s:
-                log.warning(
-                    "rdzv[%s] connection to %s restored after %.1f s", self.run, where, event.away_s
-                )
-            self._connected.set()
-        elif event.state is State.SUSPENDED:
-            log.warning("rdzv[%s] connection to %s lost: %s", self.run, where, event.reason)
-        else:
-            self._connected.set()
+        to = f"connection to {self.session.where}"
+        if event.state is State.SUSPENDED:
+            log.warning("rdzv[%s] %s lost: %s", self.run, to, event.reason)
+            return
+        if event.away_s:
+            log.warning("rdzv[%s] %s restored after %.1f s", self.run, to, event.away_s)
+        self._connected.set()
 
     def progress_over(self) -> None:
         """Nobody waits any more."""

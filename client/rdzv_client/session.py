@@ -35,6 +35,7 @@ from rdzv_proto.messages import (
     Join,
     Joined,
     Leave,
+    NcclRevoked,
     Notice,
     Progress,
     Resume,
@@ -189,6 +190,7 @@ class Session:
         try:
             while not self.wants_disconnect and (body := self._frames.pop()) is not None:
                 request_id, message = codec.decode_answer(body)
+                self._in_flight.received(len(body))
                 self._message(now, request_id, message)
         except (FrameTooLargeError, codec.MalformedError) as error:
             self.last_error = f"{self.where} does not speak the rdzv protocol ({error})"
@@ -246,7 +248,7 @@ class Session:
         match message:
             case ViewChanged(view=view):
                 self._note(self.watch.take(view))
-            case Progress() | Notice():
+            case Progress() | Notice() | NcclRevoked():
                 self._events.append(message)
             case Goodbye():
                 self._goodbye(message)

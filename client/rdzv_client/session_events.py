@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass
 
-from rdzv_proto.messages import AnyReply, Notice, Progress, View
+from rdzv_proto.messages import AnyReply, NcclRevoked, Notice, Progress, View
 
 
 class State(enum.Enum):
@@ -43,4 +43,4 @@ class Unreachable:
     reason: str
 
 
-Event = Answered | StateChanged | Unreachable | View | Progress | Notice
+Event = Answered | StateChanged | Unreachable | View | Progress | Notice | NcclRevoked

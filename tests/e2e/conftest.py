@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kit.agents import Agent, Launcher
-from tests.e2e.kit.nodes import Node
+from tests.e2e.kit.nodes import NcclNode, Node
 from tests.e2e.kit.processes import kill_marked
 from tests.e2e.kit.server import Server
 
@@ -39,9 +39,18 @@ class Cluster:
 
     def node(self, server: Server | str, run: str, **options: Any) -> Node:
         """Start a raw node; options as for `rdzv_client.Client`, with a short lease."""
+        return self._node(Node, server, run, options)
+
+    def nccl_node(self, server: Server | str, run: str, **options: Any) -> Node:
+        """Start a raw node that takes part in NCCL communicators."""
+        return self._node(NcclNode, server, run, options)
+
+    def _node(
+        self, kind: type[Node], server: Server | str, run: str, options: dict[str, Any]
+    ) -> Node:
         endpoint = server if isinstance(server, str) else server.endpoint
         options = {"lease_s": 5, "last_call_timeout_s": 2, "join_timeout_s": 30} | options
-        node = Node(self.folder, self.marker, endpoint, run, **options)
+        node = kind(self.folder, self.marker, endpoint, run, **options)
         self.nodes.append(node)
         return node
 

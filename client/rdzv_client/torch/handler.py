@@ -222,12 +222,6 @@ class RdzvHandler(RendezvousHandler):
             bootstrap_store_info=RendezvousStoreInfo(host, port),
         )
 
-    def _probe_master(self, generation: Generation, host: str, port: int) -> None:
-        if self._probe is not None:
-            self._probe.cancel()
-        where = endpoint.Endpoint(host, port)
-        self._probe = Probe(generation, where, self._client.engine, self._client.options.name)
-
     def _store_address(self, generation: Generation) -> tuple[str, int]:
         """MASTER_ADDR and MASTER_PORT: where the workers find their store."""
         if self._server_store:
@@ -256,6 +250,12 @@ class RdzvHandler(RendezvousHandler):
             generation.run, host, port,
         )  # fmt: skip
         return host, port
+
+    def _probe_master(self, generation: Generation, host: str, port: int) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+        where = endpoint.Endpoint(host, port)
+        self._probe = Probe(generation, where, self._client.engine, self._client.options.name)
 
     def _note_end(self, generation: Generation) -> None:
         if self._over:  # this node is leaving, and has said why

@@ -13,7 +13,6 @@ from rdzv_proto.messages import (
     Alive,
     AnyReply,
     AnyRequest,
-    Barrier,
     CloseRun,
     Finished,
     Goodbye,
@@ -23,37 +22,20 @@ from rdzv_proto.messages import (
     HelloWorker,
     Join,
     Joined,
-    KvAdd,
-    KvAppend,
-    KvCas,
-    KvCheck,
-    KvCount,
-    KvDelete,
-    KvGet,
-    KvList,
-    KvMultiGet,
-    KvMultiSet,
-    KvSet,
-    KvWait,
     Leave,
     ListRuns,
-    MasterProbe,
     Members,
-    NcclFail,
-    NcclGet,
-    NcclPut,
-    NcclReady,
     ShowGeneration,
     Status,
-    WorkersStarted,
+    Welcome,
 )
 from rdzv_server.core import (
     barriers,
+    dispatch,
     forming,
     inside,
-    keys,
     membership,
-    probes,
+    nccl,
     sessions,
     status,
     store_clients,
@@ -78,25 +60,16 @@ from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
-Inside = (
-    KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | KvCheck | KvCas | KvAppend
-    | KvDelete | KvCount | KvList | Barrier
-)  # fmt: skip
-"""What members and their workers do in a generation, or in a run."""
-
-OfSession = (
-    Heartbeat | Members | CloseRun | Join | Finished | Leave | MasterProbe | WorkersStarted | Inside
-)
+OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave | dispatch.Inside
 """Operations of nodes and workers."""
 
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
 _LOOKING = (Status, ListRuns, Members, ShowGeneration)
-_INSIDE = Inside.__args__
 
 ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
     None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *probes.REPORTS, *_INSIDE),
-    Role.WORKER: (Heartbeat, Members, *_INSIDE),
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *dispatch.OF_NODES),
+    Role.WORKER: (Heartbeat, Members, *dispatch.OF_WORKERS),
     Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
@@ -208,7 +181,9 @@ class Coordinator:
             case "round", int(serial):
                 barriers.time_over(tables, serial)
             case "wait", int(session_id) if session_id in tables.sessions:
-                keys.wait_over(tables, tables.sessions[session_id], number)
+                dispatch.wait_over(tables, tables.sessions[session_id], number)
+            case "nccl", str(run_id) if run_id in tables.runs:
+                nccl.due(tables, tables.runs[run_id], number)
             case "store", int(listener) if listener in tables.stores:
                 stores.linger_over(tables, listener)
             case "greet", int(conn) if conn in tables.store_clients:
@@ -248,6 +223,8 @@ class Coordinator:
             tables.effects.append(Send(connection.id, event.request_id, reply))
         else:
             tables.answer(session, event.request_id, reply, keep=event.message.recorded)
+            if isinstance(reply, Welcome) and reply.resumed:
+                nccl.resumed(tables, session)
 
     def _reply(
         self, connection: Connection, request_id: int, message: AnyRequest
@@ -275,8 +252,6 @@ class Coordinator:
                 return self._admin_reply(connection, message)
             case _:
                 assert connection.session is not None, "a role without a session"
-                if isinstance(message, NcclGet | NcclPut | NcclReady | NcclFail):
-                    raise _not_allowed(connection, message)
                 return self._session_reply(connection.session, request_id, message)
 
     def _admin_reply(
@@ -302,6 +277,10 @@ class Coordinator:
             if request_id in session.parked:
                 return None
             _check_window(session, request_id)
+        return self._of_session(session, request_id, message)
+
+    def _of_session(self, session: Session, request_id: int, message: OfSession) -> AnyReply | None:
+        tables = self.tables
         match message:
             case Heartbeat():
                 _acknowledge(session, message.acknowledged)
@@ -319,22 +298,8 @@ class Coordinator:
                 return membership.finished(tables, session, message)
             case Leave():
                 return membership.leave(tables, session, message)
-            case MasterProbe() | WorkersStarted():
-                return probes.take(tables, session, message)
             case _:
-                return self._inside_reply(session, request_id, message)
-
-    def _inside_reply(self, session: Session, request_id: int, message: Inside) -> AnyReply | None:
-        tables = self.tables
-        match message:
-            case KvGet() | KvWait() | KvMultiGet():
-                return keys.read(tables, session, request_id, message)
-            case KvCheck() | KvCount() | KvList():
-                return keys.look(tables, session, message)
-            case KvSet() | KvAdd() | KvMultiSet() | KvCas() | KvAppend() | KvDelete():
-                return keys.write(tables, session, message)
-            case Barrier():
-                return barriers.arrive(tables, session, request_id, message)
+                return dispatch.reply(tables, session, request_id, message)
 
 
 def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Address, Ended, Error, Fence, Joined
-from rdzv_server.core import barriers, roster, stores, waits, words
+from rdzv_server.core import barriers, nccl, roster, stores, waits, words
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.model import Generation, Member, Participant, Run, Session
 from rdzv_server.core.phases import Cause, move
@@ -107,6 +107,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
     stores.retire(tables, generation)
     if ended.kind == "scale_up":
         run.scale_ups.append(tables.t)
+    nccl.generation_over(tables, run, generation, waits.stale_text(run, generation.fence))
     run.announced = 0
     run.newcomer_at = run.min_met_at = None
     run.forming_at = run.renewed_at = tables.t
@@ -157,6 +158,7 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
     failed = ended.kind == "failed" and member.seat is not None
     if ended.kind == "failed" and run.policy is not None and run.policy.below_min == "wait":
         failed = False
+    nccl.session_gone(tables, run, session, ended.reason)
     join, member.join = member.join, None
     roster.leave(run, member)
     session.member = None
@@ -178,12 +180,7 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
 def session_over(tables: Tables, session: Session) -> None:
     """A session expired: its connection did not come back, or it was silent for its lease."""
     run, member = tables.runs.get(session.run_id), session.member
-    silent_s = tables.t - session.heard_at
-    if session.suspect:
-        away_s = tables.t - (session.dropped_at or 0.0)
-        why = f"its connection closed {words.seconds(away_s)} ago and did not come back"
-    else:
-        why = f"silent for longer than its lease of {words.seconds(session.lease_s)}"
+    silent_s, why = tables.t - session.heard_at, _why_lost(tables, session)
     if run is None or member is None:
         end_waits(tables, run, session, why)
         return
@@ -195,6 +192,13 @@ def session_over(tables: Tables, session: Session) -> None:
         )  # fmt: skip
     text = f"{words.node(session, rank)} was lost: {why}; last heard {words.seconds(silent_s)} ago"
     depart(tables, run, member, Ended(kind="lost", reason=text, node_id=session.node_id))
+
+
+def _why_lost(tables: Tables, session: Session) -> str:
+    if session.suspect:
+        away_s = tables.t - (session.dropped_at or 0.0)
+        return f"its connection closed {words.seconds(away_s)} ago and did not come back"
+    return f"silent for longer than its lease of {words.seconds(session.lease_s)}"
 
 
 def session_replaced(tables: Tables, session: Session) -> None:
@@ -211,6 +215,7 @@ def session_replaced(tables: Tables, session: Session) -> None:
 def end_waits(tables: Tables, run: Run | None, session: Session, why: str) -> None:
     """A session without a part in the membership is over: a worker, or a visitor of the run."""
     if run is not None:
+        nccl.session_gone(tables, run, session, why)
         barriers.session_over(tables, run, session, why)
     lost = Refused(ErrorCode.SESSION_LOST, f"{words.node(session)} is gone: {why}")
     waits.session_over(tables, session, lost.reply())

@@ -2,7 +2,7 @@
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import BarrierStatus, GenerationStatus, ShowGeneration
-from rdzv_server.core import barriers, probes
+from rdzv_server.core import barriers, nccl, probes, store_status
 from rdzv_server.core.model import Generation, Run
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
@@ -34,6 +34,8 @@ def show(tables: Tables, ask: ShowGeneration) -> GenerationStatus:
         master=generation.master,
         master_reason=generation.master_reason,
         barriers=reply.barriers,
+        store=store_status.show(tables, run),
+        communicators=nccl.show(tables, run) + store_status.communicators(tables, run),
         probes=probes.show(generation),
         keys=len(generation.kv),
         run_keys=reply.run_keys,

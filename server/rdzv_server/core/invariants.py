@@ -4,8 +4,11 @@
 A breach raises AssertionError naming the rule of SEMANTICS.md and telling the run's story.
 """
 
-from rdzv_proto.messages import Ended, Error, Fence, Joined, Released
+from rdzv_proto import limits
+from rdzv_proto.messages import Ended, Error, Fence, Joined, NcclIds, Released
+from rdzv_server.core import unique_id
 from rdzv_server.core.events import Effect, Release, Send
+from rdzv_server.core.ids import Record, State
 from rdzv_server.core.model import Generation, Kind, Phase, Run
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.roster import kind_of
@@ -22,6 +25,7 @@ def check(tables: Tables) -> None:
     _check_sessions(tables)
     _check_rounds(tables)
     _check_stores(tables)
+    _check_slots(tables)
     for run in tables.runs.values():
         try:
             _check_members(tables, run)
@@ -29,16 +33,21 @@ def check(tables: Tables) -> None:
             _check_phase(run)
             if run.generation is not None:
                 _check_generation(tables, run, run.generation)
+                _check_waits(tables, run.generation)
+                for record in run.generation.ids.records():
+                    _check_record(tables, run, run.generation, record)
         except AssertionError as error:
             raise AssertionError(f"run {run.id!r}: {error}; its story:\n{run.story}") from error
 
 
 def check_effects(tables: Tables, effects: list[Effect]) -> None:
-    """Check what a step says to the outside: an assignment is only told while it is true (S4, S8).
+    """Check what a step says to the outside: an assignment is only told while it is true (S4, S8),
+    and unique ids go to those who asked for them and to nobody else (S20, S22).
 
     Raises:
         AssertionError: naming the broken rule.
     """
+    _check_secrets(tables, effects)
     for effect in effects:
         if isinstance(effect, Release):
             assert not isinstance(effect.message, Joined), "S1: one rank for many nodes"
@@ -218,9 +227,72 @@ def _check_generation(tables: Tables, run: Run, generation: Generation) -> None:
             done = participant.session_id in generation.finished
             assert alive or done, f"S9: {participant.node_id} is gone and the generation lives"
         assert len(generation.finished) < len(participants), "all finished, and nobody noticed"
+
+
+def _check_waits(tables: Tables, generation: Generation) -> None:
     if not generation.usable:
         assert not generation.kv.waiters(), "S11: waits in a dead generation"
-    for session_id, request_id in generation.kv.waiters():
+    if not generation.live:
+        assert not generation.ids.active(), "S20: unique ids of a dead generation"
+    for session_id, request_id in [*generation.kv.waiters(), *generation.ids.waiters()]:
         session = tables.sessions.get(session_id)
         assert session is not None, "L3: a wait of a removed session"
         assert request_id in session.parked, "L3: a wait that nobody waits for"
+
+
+def _check_record(tables: Tables, run: Run, generation: Generation, record: Record) -> None:
+    state, there = record.state, [raw for raw in record.ids if raw]
+    name = f"{record.group!r} attempt {record.attempt}"
+    if state.over:
+        assert not record.ids, f"S22: {name} is over and its ids are still here"
+        assert not record.waits, f"L3: somebody waits for {name}, which is over"
+        return
+    for raw, digest in zip(record.ids, record.digests, strict=True):
+        assert bool(raw) == bool(digest), f"S19: {name} has an id without its fingerprint"
+        if raw:
+            assert len(raw) == limits.NCCL_ID_BYTES, f"S19: an id of {name} has a wrong size"
+            assert unique_id.digest(raw) == digest, f"S19: an id of {name} was overwritten"
+    complete = len(there) == record.shape.n_ids
+    assert complete == (state is State.PUBLISHED), f"S20: {name} is {state.value}, {len(there)} ids"
+    if state is State.PUBLISHED:
+        assert not record.waits, f"S24: somebody waits for {name}, which is published"
+        for rank in record.ranks.values():
+            assert rank.session_id in tables.sessions, f"S21: {name} lives on without {rank.who}"
+    for number, rank in record.ranks.items():
+        assert not rank.fetched or complete, f"S20: {name}: rank {number} has ids too early"
+        assert number in record.of_session[rank.session_id], "ranks and sessions disagree"
+    ready = sum(rank.ready for rank in record.ranks.values())
+    assert record.unready == record.shape.nranks - ready > 0, f"{name} is spent, unnoticed"
+
+
+def _check_slots(tables: Tables) -> None:
+    """S18: one id, one slot."""
+    seen: set[bytes] = set()
+    for record in _active(tables):
+        for digest in filter(None, record.digests):
+            assert digest not in seen, f"S18: an id of {record.group!r} is in two slots"
+            seen.add(digest)
+
+
+def _check_secrets(tables: Tables, effects: list[Effect]) -> None:
+    published = [r for r in _active(tables) if r.state is State.PUBLISHED]
+    secrets = [raw for record in _active(tables) for raw in record.ids if raw]
+    for effect in effects:
+        message = effect.message if isinstance(effect, Send) else None
+        if isinstance(message, NcclIds):
+            if message.ids:
+                assert any(r.ids == message.ids for r in published), "S20: ids of no communicator"
+            continue
+        text = repr(effect).replace("\\\\", "\\") if secrets else ""
+        for raw in secrets:
+            shown = repr(raw[:8])[2:-1]
+            assert shown not in text, "S22: an id leaves in something else than its answer"
+            assert raw[:8].hex() not in text, "S22: an id leaves as a number"
+    for session in tables.sessions.values():
+        for reply in session.replies.values():
+            assert not isinstance(reply, NcclIds), "S22: ids among the recorded replies"
+
+
+def _active(tables: Tables) -> list[Record]:
+    generations = [run.generation for run in tables.runs.values() if run.generation is not None]
+    return [record for generation in generations for record in generation.ids.active()]

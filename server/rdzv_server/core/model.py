@@ -18,6 +18,7 @@ from rdzv_proto.messages import (
     MasterProbe,
     Policy,
 )
+from rdzv_server.core.ids import Ids
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.quorum import Tally
 from rdzv_server.core.quota import Quota
@@ -154,17 +155,6 @@ class Participant:
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
-class StartedWorkers:
-    """The training processes of one participant, as its agent reported them."""
-
-    peer_host: str
-    ranks: tuple[int, ...]
-    """Global ranks."""
-    pids: tuple[int, ...]
-    """In the same order."""
-
-
 @dataclass(slots=True)
 class Generation:
     """One agreed membership."""
@@ -185,8 +175,6 @@ class Generation:
     """Who sat where, for the next world's ranks."""
     store: Store | None = None
     """The workers' store, if the server serves it."""
-    started: dict[int, StartedWorkers] = field(default_factory=dict)
-    """By session id."""
     finished: set[int] = field(default_factory=set)
     """Session ids of participants whose work is done."""
     probes: dict[int, MasterProbe] = field(default_factory=dict)
@@ -196,6 +184,8 @@ class Generation:
     worker_world: int = 0
     """Number of workers of all nodes together; 0: no node has told."""
     ended: Ended | None = None
+    ids: Ids = field(default_factory=Ids)
+    """Unique ids of its communicators."""
 
     @property
     def live(self) -> bool:

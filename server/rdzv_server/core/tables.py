@@ -30,7 +30,7 @@ TOMBSTONES_MAX = 10_000
 DeadlineKey = tuple[str, str | int, int]
 """("session", id, 0), ("hello" or "idle", connection, 0), ("run" or "forget", run id, 0),
 ("wait", session, request), ("round", serial, 0), ("store", listener, 0),
-("greet", store client's connection, 0)."""
+("greet", store client's connection, 0), ("nccl", run id, number of a record)."""
 
 
 class Tables:
@@ -54,6 +54,8 @@ class Tables:
         self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
         """(run, node, incarnation) that may never come back."""
         self.runs: dict[str, Run] = {}
+        self.ids_seen: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        """Fingerprints of unique ids: run id and place; survive their generation (S18)."""
         self.tombstones: OrderedDict[str, int] = OrderedDict()
         self.generation_floor = 0
         self.session_last = 0

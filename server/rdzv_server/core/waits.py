@@ -85,6 +85,7 @@ def session_over(tables: Tables, session: Session, answer: Error) -> None:
             run.kv.drop((session.id, request_id))
             if run.generation is not None:
                 run.generation.kv.drop((session.id, request_id))
+                run.generation.ids.drop((session.id, request_id))
         tables.answer(session, request_id, answer, keep=False)
 
 

@@ -1,6 +1,7 @@
 """Raw nodes: many, quick to start, each a process that can be killed, stopped and asked."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -27,13 +28,16 @@ class Node:
         options: of `rdzv_client.Client`, and `rejoin`.
     """
 
+    module = "tests.e2e.kit.rawnode"
+    """What the process runs."""
+
     def __init__(self, folder: Path, marker: str, server: str, run: str, **options: Any) -> None:
         self.name = str(options.get("name", options.get("node_id", "node")))
         settings = {"server": server, "run": run, **options}
         self.log_path = folder / f"raw-{self.name}-{os.urandom(3).hex()}.log"
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.kit.rawnode", json.dumps(settings)],
+                [sys.executable, "-m", self.module, json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -41,6 +45,7 @@ class Node:
                 env=os.environ | {MARKER: marker},
             )
         self.lines: list[Line] = []
+        self._tags = itertools.count(1)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -79,6 +84,11 @@ class Node:
         return until(there, timeout_s, f"{self.name} in a world of {world}: {self.lines[-3:]}")
 
     @property
+    def log(self) -> str:
+        """What the client logged."""
+        return self.log_path.read_text()
+
+    @property
     def rank(self) -> int:
         line = self.last("joined")
         assert line is not None
@@ -113,6 +123,21 @@ class Node:
 
         return until(outcome, timeout_s, f"{self.name} has done {action}")
 
+    def start(self, action: str, **arguments: Any) -> str:
+        """Send a command that may wait; returns the tag under which its outcome is told."""
+        tag = f"{action}-{next(self._tags)}"
+        self.do(action, tag=tag, **arguments)
+        return tag
+
+    def outcome(self, tag: str, timeout_s: float) -> Line:
+        """Wait for the outcome of a command that was started."""
+        what = f"{self.name} ends {tag}: {self.lines[-3:]}"
+        return until(lambda: self.ended(tag), timeout_s, what)
+
+    def ended(self, tag: str) -> Line | None:
+        """The outcome of a command that was started, if it is there."""
+        return next((line for line in self.all("outcome") if line["tag"] == tag), None)
+
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         kill(self.process.pid)
@@ -131,3 +156,9 @@ class Node:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
+
+
+class NcclNode(Node):
+    """A raw node that takes part in NCCL communicators."""
+
+    module = "tests.e2e.kit.ncclrank"

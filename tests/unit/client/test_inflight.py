@@ -1,6 +1,6 @@
 """Request ids, what is unanswered, and what may be acknowledged."""
 
-from rdzv_client.inflight import ACKNOWLEDGE_EVERY, InFlight
+from rdzv_client.inflight import ACKNOWLEDGE_BYTES, ACKNOWLEDGE_EVERY, InFlight
 from rdzv_proto.messages import ListRuns, Status
 
 
@@ -63,4 +63,14 @@ def test_an_answer_nobody_waits_for_does_not_count() -> None:
     in_flight = InFlight()
     for _ in range(ACKNOWLEDGE_EVERY):
         in_flight.take(7)
+    assert not in_flight.acknowledgement_due
+
+
+def test_an_acknowledgement_is_due_after_few_large_answers() -> None:
+    in_flight = InFlight()
+    in_flight.received(ACKNOWLEDGE_BYTES - 1)
+    assert not in_flight.acknowledgement_due
+    in_flight.received(1)
+    assert in_flight.acknowledgement_due
+    in_flight.acknowledge()
     assert not in_flight.acknowledgement_due
