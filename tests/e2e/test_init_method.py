@@ -51,11 +51,13 @@ def test_four_processes_meet_and_every_kind_of_group_works(cluster: Cluster, sta
     assert (run.phase, run.ended.kind) == ("ended", "finished")
 
 
+@pytest.mark.parametrize("store", ["rank0", "server"])
 def test_a_second_process_group_is_a_new_generation_and_rpc_shares_the_first(
-    cluster: Cluster, start: Start
+    cluster: Cluster, start: Start, store: str
 ) -> None:
     server = cluster.server()
-    processes = [start(server, "min=2", "collectives", "rpc", "again", "destroy") for _ in (1, 2)]
+    query = f"min=2&worker_store={store}"
+    processes = [start(server, query, "collectives", "rpc", "again", "destroy") for _ in (1, 2)]
     assert [p.wait(90) for p in processes] == [0, 0], processes[0].log
     for process in processes:
         assert [row["generation"] for row in process.all("init")] == [1, 2]

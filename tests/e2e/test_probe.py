@@ -31,7 +31,7 @@ def test_a_node_that_cannot_reach_the_master_is_named_in_its_log_and_the_servers
         )
         agents = [
             cluster.agent(
-                f"{meeting.address}:29511", "probe", "2", "gloo", real=True, name=name,
+                f"{meeting.address}:29511", "probe", "2", "gloo", "sleep=60", real=True, name=name,
                 prefix=host.prefix(name), conf={"rank": str(rank)},
             )
             for rank, (host, name) in enumerate([(first, "node-1"), (cut_off, "node-3")])

@@ -146,19 +146,23 @@ class ProcessNode:
     def _open_store(self, generation: Generation, timeout: timedelta) -> Store:
         """Rank 0 serves the store, or the server does; everybody else is its client."""
         engine = self._client.engine
-        served_at = getattr(generation, "store_port", 0)
-        if served_at:
-            master = Endpoint(getattr(engine, "remote_host", ""), served_at)
-        else:
-            master = Endpoint(generation.master.host, generation.master.port)
+        server_store = self._client.options.worker_store == "server"
+        master = Endpoint(generation.master.host, generation.master.port)
+        if server_store:
+            master = Endpoint(engine.remote_host, generation.store_port)
+            if not master.port:
+                raise RuntimeError(
+                    f"worker_store=server: the server at {engine.session.where} serves no workers' "
+                    "stores; update it, or use worker_store=rank0"
+                )
         here = Workers({os.getpid(): generation.rank}, 1, generation.world_size)
         self._probe = Probe(generation, master, engine, self._client.options.name, lambda: here)
         world = generation.world_size
-        if generation.rank == 0 and not served_at:
+        if generation.rank == 0 and not server_store:
             store = TCPStore(LOOPBACK, master.port, world, True, timeout, wait_for_workers=False)
             generation.kv.set(STORE_SERVED, b"")
             return store
-        if not served_at:
+        if not server_store:
             generation.kv.wait([STORE_SERVED], timeout.total_seconds())
         return TCPStore(master.host, master.port, world, False, timeout)
 

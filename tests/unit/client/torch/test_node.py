@@ -72,6 +72,27 @@ def test_the_loss_of_rank_0_before_it_serves_the_store_is_told_at_once(server: F
     assert server.wait_for(Leave).kind == "drained"
 
 
+def test_with_worker_store_server_everybody_is_a_client_of_the_server(server: FakeServer) -> None:
+    from torch.distributed import TCPStore
+
+    theirs = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    server.on(Join, lambda ask: replace(joined(), store_port=theirs.port))
+    node = make(server, "min=2&worker_store=server")
+    node.rendezvous(TIMEOUT)
+    assert node.store is not None
+    node.store.set("a", b"1")
+    assert theirs.get("a") == b"1"
+    assert server.wait_for(Join).policy.worker_store == "server"
+    node.end("finished")
+
+
+def test_a_server_that_serves_no_stores_is_an_error_that_says_so(server: FakeServer) -> None:
+    node = make(server, "min=2&worker_store=server")
+    with pytest.raises(RuntimeError, match="serves no workers' stores; update it, or use"):
+        node.rendezvous(TIMEOUT)
+    assert server.wait_for(Leave).kind == "failed"
+
+
 def test_the_server_is_told_which_process_has_which_rank(
     server: FakeServer, node: "ProcessNode"
 ) -> None:
