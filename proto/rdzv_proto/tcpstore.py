@@ -28,10 +28,7 @@ _KEEP_BYTES = 1 << 16
 
 
 class BadRequestError(Exception):
-    """The peer broke the protocol or a limit; the connection cannot be read on.
-
-    The text names lengths and limits, never what a key or value holds.
-    """
+    """The peer broke the protocol or a limit. The text never tells what a key or value holds."""
 
 
 class Request(msgspec.Struct, frozen=True):
