@@ -7,15 +7,17 @@ assert b.joined.group_rank == 1
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from rdzv_proto import tcpstore
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyPush,
     AnyReply,
     AnyRequest,
+    Barrier,
     Error,
     Fence,
     Finished,
@@ -50,12 +52,23 @@ from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
     Broadcast,
     Close,
+    CloseListener,
     Effect,
+    Event,
+    ListenerFailed,
+    ListenerOpened,
     Lost,
     Opened,
+    OpenListener,
     Received,
+    Release,
     Report,
     Send,
+    StoreClose,
+    StoreLost,
+    StoreOpened,
+    StoreReceived,
+    StoreSend,
 )
 from rdzv_server.core.invariants import Monitor, check_effects
 from rdzv_server.core.model import Run
@@ -75,6 +88,7 @@ def policy(
     node_unit: int = 1,
     below_min: str = "stop",
     owner: str = "",
+    worker_store: str = "rank0",
 ) -> Policy:
     """A policy with the timing profile of the cases: join timeout 30 s, last call 2 s."""
     assert below_min in ("stop", "wait")
@@ -86,6 +100,7 @@ def policy(
         last_call_timeout_ms=round(last_call_s * 1000),
         below_min="wait" if below_min == "wait" else "stop",
         owner=owner,
+        worker_store=worker_store,
     )
 
 
@@ -116,6 +131,30 @@ class Wire:
         return [m for _, m in self.got if isinstance(m, kind)]
 
 
+class StoreWire:
+    """A TCPStore client's connection: raw bytes both ways."""
+
+    def __init__(self, lab: "Lab", conn: int) -> None:
+        self.lab, self.conn = lab, conn
+        self.sent = b""
+        """By the server, not read yet."""
+        self.closed = False
+
+    def send(self, data: bytes) -> bytes:
+        """Deliver bytes; returns what has come back since the last read."""
+        self.lab.apply(self.lab.core.handle(self.lab.now, StoreReceived(self.conn, data)))
+        return self.read()
+
+    def read(self) -> bytes:
+        sent, self.sent = self.sent, b""
+        return sent
+
+    def lose(self) -> None:
+        """End of stream."""
+        self.closed = True
+        self.lab.apply(self.lab.core.handle(self.lab.now, StoreLost(self.conn)))
+
+
 class Lab:
     """A server core in virtual time."""
 
@@ -126,27 +165,60 @@ class Lab:
         self.wires: dict[int, Wire] = {}
         self.reports: list[Report] = []
         self._conns = iter(range(1, 1_000_000))
+        self.listeners: dict[int, int] = {}
+        """Open ones, with their ports."""
+        self.port_last = 40_000
+        self.port_failure = ""
+        """If set, no listener can be opened, for this reason."""
+        self.asked = 0
+        """Listeners asked for."""
+        self.store_wires: dict[int, StoreWire] = {}
         self.core.tick(self.now)
 
     # --- time and events ----------------------------------------------------------------------
 
     def apply(self, effects: list[Effect]) -> None:
         check_effects(self.core.tables, effects)
+        answers: list[Event] = []
         for effect in effects:
             match effect:
                 case Send(conn, request_id, message):
-                    assert not self.wires[conn].closed, "sent on a closed connection"
-                    self.wires[conn].got.append((request_id, message))
+                    self._deliver([(conn, request_id)], message)
                 case Broadcast(conns, message):
-                    for conn in conns:
-                        assert not self.wires[conn].closed, "sent on a closed connection"
-                        self.wires[conn].got.append((0, message))
+                    self._deliver([(conn, 0) for conn in conns], message)
+                case Release(to, message):
+                    self._deliver(to, message)
                 case Close(conn, goodbye):
                     self.wires[conn].closed = True
                     self.wires[conn].goodbye = goodbye
                 case Report():
                     self.reports.append(effect)
+                case OpenListener(listener):
+                    answers.append(self._open(listener))
+                case CloseListener(listener):
+                    self.listeners.pop(listener, None)
+                case StoreSend(conn, data):
+                    assert not self.store_wires[conn].closed, "sent on a closed connection"
+                    self.store_wires[conn].sent += data
+                case StoreClose(conn):
+                    self.store_wires[conn].closed = True
         self.monitor.check(self.core.tables)
+        for event in answers:
+            self.apply(self.core.handle(self.now, event))
+
+    def _deliver(self, to: Iterable[tuple[int, int]], message: AnyReply | AnyPush) -> None:
+        for conn, request_id in to:
+            assert not self.wires[conn].closed, "sent on a closed connection"
+            self.wires[conn].got.append((request_id, message))
+
+    def _open(self, listener: int) -> Event:
+        assert listener not in self.listeners, "opened twice"
+        self.asked += 1
+        if self.port_failure:
+            return ListenerFailed(listener, self.port_failure)
+        self.port_last += 1
+        self.listeners[listener] = self.port_last
+        return ListenerOpened(listener, self.port_last)
 
     def advance(self, seconds: float) -> None:
         """Let time pass as it does under the shell: a tick each 0.1 s and at each deadline."""
@@ -180,6 +252,17 @@ class Lab:
         """End of stream."""
         wire.closed = True
         self.apply(self.core.handle(self.now, Lost(wire.conn, reason)))
+
+    def store(self, port: int = 0, peer: str = "10.0.0.9", hello: bool = True) -> StoreWire:
+        """A TCPStore client at a store's port, or at the main port."""
+        listener = next((n for n, p in self.listeners.items() if p == port), None) if port else 0
+        assert listener is not None, f"nobody listens on port {port}"
+        wire = StoreWire(self, next(self._conns))
+        self.store_wires[wire.conn] = wire
+        self.apply(self.core.handle(self.now, StoreOpened(wire.conn, listener, peer)))
+        if hello:
+            wire.send(tcpstore.HELLO)
+        return wire
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -391,6 +474,16 @@ class Node:
 
     def wait(self, *keys: str, timeout_s: float = 10, request_id: int | None = None) -> object:
         ask = KvWait(fence=self.live_fence(), keys=list(keys), timeout_ms=round(timeout_s * 1000))
+        return self.ask(ask, request_id)
+
+    # --- barriers -----------------------------------------------------------------------------
+
+    def meet(
+        self, name: str = "b", timeout_s: float = 10, request_id: int | None = None, **more: Any
+    ) -> object:
+        """Arrive at a barrier of this generation's nodes."""
+        options: dict[str, Any] = {"timeout_ms": round(timeout_s * 1000)} | more
+        ask = Barrier(fence=self.live_fence(), name=name, **options)
         return self.ask(ask, request_id)
 
     def worker(self, rank: int = 0, token: bytes | None = None) -> tuple[Wire, object]:

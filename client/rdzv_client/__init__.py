@@ -17,10 +17,12 @@ from rdzv_proto import __version__
 
 if TYPE_CHECKING:
     from rdzv_client import errors
-    from rdzv_client.aio import AsyncClient, AsyncGeneration, AsyncKv
-    from rdzv_client.blocking import Client, Generation, Kv, Worker
+    from rdzv_client.aio import AsyncClient, AsyncGeneration
+    from rdzv_client.blocking import Client, Generation, Worker
     from rdzv_client.errors import RdzvError
     from rdzv_client.generation import EndedFlag, Member
+    from rdzv_client.kv import AsyncKv, Kv
+    from rdzv_client.operations import KeyEntry, Meeting, Swapped
 
 __all__ = [
     "AsyncClient",
@@ -29,9 +31,12 @@ __all__ = [
     "Client",
     "EndedFlag",
     "Generation",
+    "KeyEntry",
     "Kv",
+    "Meeting",
     "Member",
     "RdzvError",
+    "Swapped",
     "Worker",
     "__version__",
     "errors",
@@ -40,13 +45,16 @@ __all__ = [
 _HOME = {
     "AsyncClient": "aio",
     "AsyncGeneration": "aio",
-    "AsyncKv": "aio",
+    "AsyncKv": "kv",
     "Client": "blocking",
     "Generation": "blocking",
-    "Kv": "blocking",
+    "Kv": "kv",
     "Worker": "blocking",
     "EndedFlag": "generation",
+    "KeyEntry": "operations",
+    "Meeting": "operations",
     "Member": "generation",
+    "Swapped": "operations",
     "RdzvError": "errors",
 }
 

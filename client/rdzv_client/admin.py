@@ -5,9 +5,10 @@ import time
 from rdzv_client import endpoint, names, operations
 from rdzv_client.blocking import Calls
 from rdzv_client.engine import Engine
-from rdzv_client.errors import from_reply
+from rdzv_client.errors import Unsupported, from_reply
 from rdzv_proto.messages import (
     Done,
+    GenerationStatus,
     HelloAdmin,
     ListRuns,
     MemberPage,
@@ -16,6 +17,7 @@ from rdzv_proto.messages import (
     Runs,
     RunStatus,
     ServerStatus,
+    ShowGeneration,
     Status,
     Welcome,
 )
@@ -89,6 +91,17 @@ class Admin:
             rows += page.members
             total = page.total
         return rows
+
+    def generation(self, run: str) -> GenerationStatus | None:
+        """What goes on inside a run's generation; None if the server is too old to say.
+
+        Raises:
+            UnknownRun: it is not there.
+        """
+        try:
+            return self._calls.ask(ShowGeneration(run=run), GenerationStatus, self.timeout_s)
+        except Unsupported:
+            return None
 
     def close_run(self, run: str, detail: str) -> None:
         """End a run for everybody.

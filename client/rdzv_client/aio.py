@@ -17,23 +17,21 @@ from rdzv_client import endpoint, operations
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout
 from rdzv_client.generation import Member, fields_of, participants
+from rdzv_client.kv import AsyncKv
 from rdzv_client.nccl import AsyncNcclGeneration
-from rdzv_client.operations import Data, LeaveKind, expect
+from rdzv_client.operations import Data, LeaveKind, Meeting, expect
 from rdzv_client.options import NodeOptions
 from rdzv_proto.messages import (
     Address,
     AnyReply,
     AnyRequest,
     Done,
-    Fence,
     Finished,
     Joined,
-    KvNumber,
-    KvValue,
-    KvValues,
     MemberPage,
     Members,
     Message,
+    Released,
     View,
 )
 
@@ -82,57 +80,32 @@ class AsyncCalls:
         return expect(reply, kind)
 
 
-class AsyncKv:
-    """The keys of one generation; see `rdzv_client.blocking.Kv` for what each call raises."""
-
-    def __init__(self, calls: AsyncCalls, fence: Fence) -> None:
-        self._calls, self._fence = calls, fence
-
-    async def set(self, key: str, value: Data) -> None:
-        """Set a key."""
-        await self._done(operations.kv_set(self._fence, key, value))
-
-    async def get(self, key: str, timeout: float = operations.GET_S) -> bytes:
-        """The value of a key; waits up to `timeout` seconds for it."""
-        ask = operations.kv_get(self._fence, key, timeout)
-        return (await self._calls.ask(ask, KvValue, timeout + operations.SLACK_S)).value
-
-    async def wait(
-        self,
-        keys: Iterable[str],
-        timeout: float = operations.GET_S,
-    ) -> None:
-        """Wait until all keys are there."""
-        ask = operations.kv_wait(self._fence, keys, timeout)
-        await self._calls.ask(ask, Done, timeout + operations.SLACK_S)
-
-    async def add(self, key: str, delta: int = 1) -> int:
-        """Add to a counter and return the sum. A retry counts once."""
-        ask = operations.kv_add(self._fence, key, delta)
-        return (await self._calls.ask(ask, KvNumber, operations.OPERATION_S)).value
-
-    async def multi_get(
-        self,
-        keys: Iterable[str],
-        timeout: float = operations.GET_S,
-    ) -> list[bytes]:
-        """The values of several keys; waits for all of them."""
-        ask = operations.kv_multi_get(self._fence, keys, timeout)
-        return (await self._calls.ask(ask, KvValues, timeout + operations.SLACK_S)).values
-
-    async def multi_set(self, keys: Iterable[str], values: Iterable[Data]) -> None:
-        """Set several keys in one step."""
-        await self._done(operations.kv_multi_set(self._fence, keys, values))
-
-    async def _done(self, message: AnyRequest) -> None:
-        await self._calls.ask(message, Done, operations.OPERATION_S)
-
-
 class AsyncGeneration(AsyncNcclGeneration):
-    """One agreed membership, with its keys."""
+    """One agreed membership, with its keys and barriers."""
 
     kv: AsyncKv
     _calls: AsyncCalls
+
+    async def barrier(
+        self,
+        name: str,
+        *,
+        members: Iterable[int] | None = None,
+        payload: Data | None = None,
+        vote: bool | None = None,
+        timeout: float = operations.BARRIER_S,
+        round: int | None = None,
+    ) -> Meeting:
+        """Wait until all members of this generation have called this; see `Generation.barrier`.
+
+        Cancelling it does not take the arrival back: this member counts as there.
+        """
+        ask = operations.barrier(
+            self.fence, name, "nodes", members=members, payload=payload, vote=vote, count=0,
+            round=round, timeout_s=timeout,
+        )  # fmt: skip
+        patience_s = timeout + operations.OPERATION_S
+        return operations.meeting(await self._calls.ask(ask, Released, patience_s))
 
     async def members(self) -> list[Member]:
         """The participants by group rank; asked from the server, page by page."""
@@ -198,6 +171,28 @@ class AsyncClient:
         self.generation = generation
         self._see(self._engine.view)
         return generation
+
+    @property
+    def kv(self) -> AsyncKv:
+        """The keys of the run; no join is needed."""
+        return AsyncKv(self._calls, None)
+
+    async def barrier(
+        self,
+        name: str,
+        count: int,
+        *,
+        payload: Data | None = None,
+        vote: bool | None = None,
+        timeout: float = operations.BARRIER_S,
+    ) -> Meeting:
+        """Wait until `count` clients of the run have called this; see `Client.barrier`."""
+        ask = operations.barrier(
+            None, name, "count", members=None, payload=payload, vote=vote, count=count, round=None,
+            timeout_s=timeout,
+        )  # fmt: skip
+        patience_s = timeout + operations.OPERATION_S
+        return operations.meeting(await self._calls.ask(ask, Released, patience_s))
 
     async def finished(self) -> None:
         """Say that this node's work in its generation is done."""

@@ -18,8 +18,9 @@ from rdzv_client import endpoint, operations
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout, from_reply
 from rdzv_client.generation import Member, fields_of, participants
+from rdzv_client.kv import Kv
 from rdzv_client.nccl import NcclGeneration
-from rdzv_client.operations import Data, LeaveKind, expect
+from rdzv_client.operations import Data, LeaveKind, Meeting, expect
 from rdzv_client.options import NodeOptions
 from rdzv_client.worker import WorkerEnvironment
 from rdzv_proto.messages import (
@@ -27,15 +28,12 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     Done,
-    Fence,
     Finished,
     Joined,
-    KvNumber,
-    KvValue,
-    KvValues,
     MemberPage,
     Members,
     Message,
+    Released,
     View,
 )
 
@@ -61,7 +59,9 @@ class _Waiter:
         self._gate.release()
 
     def wait(self, timeout_s: float | None) -> bool:
-        return self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        return self._gate.acquire(
+            timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+        )
 
 
 class Calls:
@@ -96,76 +96,49 @@ class Calls:
         return expect(waiter.reply, kind)
 
 
-class Kv:
-    """The keys of one generation. They are gone when it ends."""
-
-    def __init__(self, calls: Calls, fence: Fence) -> None:
-        self._calls, self._fence = calls, fence
-
-    def set(self, key: str, value: Data) -> None:
-        """Set a key.
-
-        Raises:
-            GenerationEnded, LimitExceeded, RequestTimeout.
-        """
-        self._done(operations.kv_set(self._fence, key, value))
-
-    def get(self, key: str, timeout: float = operations.GET_S) -> bytes:
-        """The value of a key; waits up to `timeout` seconds for it (0: does not wait).
-
-        Raises:
-            WaitTimeout: nobody set it in time.
-            GenerationEnded: the generation ended first.
-        """
-        ask = operations.kv_get(self._fence, key, timeout)
-        return self._calls.ask(ask, KvValue, timeout + operations.SLACK_S).value
-
-    def wait(self, keys: Iterable[str], timeout: float = operations.GET_S) -> None:
-        """Wait until all keys are there.
-
-        Raises:
-            WaitTimeout: naming the keys that are missing.
-            GenerationEnded: the generation ended first.
-        """
-        ask = operations.kv_wait(self._fence, keys, timeout)
-        self._calls.ask(ask, Done, timeout + operations.SLACK_S)
-
-    def add(self, key: str, delta: int = 1) -> int:
-        """Add to a counter (a missing key counts as 0) and return the sum. A retry counts once.
-
-        Raises:
-            NotANumber: the key holds something else.
-            GenerationEnded, RequestTimeout.
-        """
-        ask = operations.kv_add(self._fence, key, delta)
-        return self._calls.ask(ask, KvNumber, operations.OPERATION_S).value
-
-    def multi_get(self, keys: Iterable[str], timeout: float = operations.GET_S) -> list[bytes]:
-        """The values of several keys, in their order; waits for all of them.
-
-        Raises:
-            WaitTimeout, GenerationEnded, LimitExceeded.
-        """
-        ask = operations.kv_multi_get(self._fence, keys, timeout)
-        return self._calls.ask(ask, KvValues, timeout + operations.SLACK_S).values
-
-    def multi_set(self, keys: Iterable[str], values: Iterable[Data]) -> None:
-        """Set several keys in one step.
-
-        Raises:
-            GenerationEnded, LimitExceeded, RequestTimeout.
-        """
-        self._done(operations.kv_multi_set(self._fence, keys, values))
-
-    def _done(self, message: AnyRequest) -> None:
-        self._calls.ask(message, Done, operations.OPERATION_S)
-
-
 class Generation(NcclGeneration):
-    """One agreed membership, with its keys."""
+    """One agreed membership, with its keys and barriers."""
 
     kv: Kv
     _calls: Calls
+
+    def barrier(
+        self,
+        name: str,
+        *,
+        members: Iterable[int] | None = None,
+        payload: Data | None = None,
+        vote: bool | None = None,
+        timeout: float = operations.BARRIER_S,
+        round: int | None = None,
+    ) -> Meeting:
+        """Wait until all members of this generation (or those named) have called this.
+
+        Nodes meet nodes, by group rank; training processes (`Client.from_env()`) meet training
+        processes, by rank. Rounds are numbered by the server: call it as often as you like.
+
+        Args:
+            name: which barrier; members with different names do not meet.
+            members: the ranks that take part; None: all. The same everywhere.
+            payload: given to every member with the release.
+            vote: the round commits if every member votes yes.
+            timeout: seconds, from the arrival of the first member; the first member's counts.
+            round: the round that is meant; None: this member's next one.
+
+        Raises:
+            BarrierTimeout: naming who did not come, with node, rank and when it was last heard.
+            BarrierBroken: a member was lost, or has finished and will not come.
+            BarrierMismatch: members disagree on who takes part.
+            GenerationEnded: with the reason.
+            NotAMember: this one does not take part in that round.
+        """
+        ask = operations.barrier(
+            self.fence, name, self.barrier_kind, members=members, payload=payload, vote=vote,
+            count=self.world_size if self.barrier_kind == "workers" else 0, round=round,
+            timeout_s=timeout,
+        )  # fmt: skip
+        patience_s = timeout + operations.OPERATION_S
+        return operations.meeting(self._calls.ask(ask, Released, patience_s))
 
     @property
     def members(self) -> list[Member]:
@@ -270,6 +243,35 @@ class Client:
         self._see(self._engine.view)
         return self.generation
 
+    @property
+    def kv(self) -> Kv:
+        """The keys of the run: they outlive its generations, and end with the run. No join is needed."""
+        return Kv(self._calls, None)
+
+    def barrier(
+        self,
+        name: str,
+        count: int,
+        *,
+        payload: Data | None = None,
+        vote: bool | None = None,
+        timeout: float = operations.BARRIER_S,
+    ) -> Meeting:
+        """Wait until `count` clients of the run have called this; no join is needed.
+
+        One that is lost while it waits is not counted any more.
+
+        Raises:
+            BarrierTimeout: saying who is there.
+            BarrierMismatch: clients disagree on the count.
+        """
+        ask = operations.barrier(
+            None, name, "count", members=None, payload=payload, vote=vote, count=count, round=None,
+            timeout_s=timeout,
+        )  # fmt: skip
+        patience_s = timeout + operations.OPERATION_S
+        return operations.meeting(self._calls.ask(ask, Released, patience_s))
+
     def finished(self) -> None:
         """Say that this node's work in its generation is done: its departure will be no loss."""
         if self.generation is not None:
@@ -353,7 +355,10 @@ class Worker:
             rank=environment.rank,
             world_size=environment.world_size,
             fence=environment.fence,
+            barrier_kind="workers",
         )
+        self.kv = Kv(calls, None)
+        """The keys of the run."""
         self._engine.wait_connected(None)
         failure = self._engine.session.failure
         if failure is not None:

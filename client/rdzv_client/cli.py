@@ -1,4 +1,4 @@
-"""The command `rdzv`: look at a rendezvous server and its runs.
+"""The command `rdzv`: look at a rendezvous server and its runs, and meet at them from scripts.
 
 Exit codes: 0 good; 1 the server cannot be reached, is none, or refuses; 2 wrong usage. Errors are one
 line on stderr, never a traceback.
@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from rdzv_client import endpoint, show
+from rdzv_client import endpoint, operations, show, show_inside
 from rdzv_client.admin import Admin
+from rdzv_client.blocking import Client
 from rdzv_client.errors import RdzvError
 from rdzv_proto import __version__
 
@@ -68,8 +69,9 @@ def command(ctx: click.Context, server: str | None, timeout: float) -> None:
 def status(target: tuple[str | None, float], run: str | None, output: str) -> None:
     """Show the server, its runs, and with RUN the members of that run.
 
-    For each run: its generation and fence, who is in with which group rank, and the reason of the
-    last quorum decision.
+    For each run: its generation and fence, who is in with which group rank, the reason of the last
+    quorum decision; with RUN also who waits at which barrier for whom, the workers' store, NCCL
+    communicators and who has not fetched their ids, and which nodes cannot reach MASTER_ADDR.
     """
     admin = Admin(*target)
     try:
@@ -77,13 +79,16 @@ def status(target: tuple[str | None, float], run: str | None, output: str) -> No
         server, round_trip_s = admin.status()
         runs = admin.runs(run or "")
         if output == "json":
-            rows = [(r, admin.members(r.run)) for r in runs]
+            rows = [(r, admin.members(r.run), admin.generation(r.run)) for r in runs]
             click.echo(show.document(where, server, round_trip_s, rows))
             return
         click.echo(show.server_lines(where, server, round_trip_s))
         click.echo()
         if run or len(runs) == 1:
             click.echo(show.run_lines(runs[0], admin.members(runs[0].run)))
+            inside = admin.generation(runs[0].run)
+            if inside is not None and (text := show_inside.lines(inside)):
+                click.echo("\n" + text)
         else:
             click.echo(show.runs_table(runs) if runs else "no runs")
     finally:
@@ -107,6 +112,141 @@ def close(target: tuple[str | None, float], run: str, reason: str, yes: bool) ->
         click.echo(f"run {run} is closed")
     finally:
         admin.close()
+
+
+@command.command()
+@click.argument("run")
+@click.argument("name")
+@click.option("--count", type=click.IntRange(min=1), required=True, help="How many must come.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=operations.BARRIER_S,
+    help="Seconds to wait, from the first one's arrival; the first one's counts.",
+)
+@click.option("--as", "who", default="", help="Your name in messages; the host name if not given.")
+@click.pass_obj
+def barrier(
+    target: tuple[str | None, float], run: str, name: str, count: int, timeout_s: float, who: str
+) -> None:
+    """Wait until COUNT clients have come to barrier NAME of RUN.
+
+    For scripts: no node has to join. The rounds are counted by the server, so the same line can be
+    used again. Ends with 0 when all are there, with 1 otherwise, saying who is there.
+    """
+    with _visit(target, run, who) as client:
+        meeting = client.barrier(name, count, timeout=timeout_s)
+    click.echo(f"{name}: all {count} are there (round {meeting.round})")
+
+
+@command.group()
+def kv() -> None:
+    """Keys of a run: they outlive its generations, and end with the run."""
+
+
+@kv.command("get")
+@click.argument("run")
+@click.argument("key")
+@click.option(
+    "--wait", "wait_s", type=click.FloatRange(min=0), default=0.0,
+    help="Seconds to wait for it.",
+)  # fmt: skip
+@click.pass_obj
+def kv_get(target: tuple[str | None, float], run: str, key: str, wait_s: float) -> None:
+    """Print the value of KEY, byte for byte."""
+    with _visit(target, run) as client:
+        value = client.kv.get(key, wait_s)
+    out = sys.stdout.buffer
+    out.write(value + (b"\n" if out.isatty() else b""))
+    out.flush()
+
+
+@kv.command("set")
+@click.argument("run")
+@click.argument("key")
+@click.argument("value")
+@click.option("--if-absent", is_flag=True, help="Only if the key is not there.")
+@click.option(
+    "--if-revision", type=click.IntRange(min=1), help="Only if that is the key's revision."
+)
+@click.pass_obj
+def kv_set(
+    target: tuple[str | None, float],
+    run: str,
+    key: str,
+    value: str,
+    if_absent: bool,
+    if_revision: int | None,
+) -> None:
+    """Set KEY to VALUE; `-` takes the value from stdin. Prints the key's revision."""
+    if if_absent and if_revision is not None:
+        raise click.UsageError("--if-absent and --if-revision exclude each other")
+    data = sys.stdin.buffer.read() if value == "-" else value.encode()
+    with _visit(target, run) as client:
+        if not if_absent and if_revision is None:
+            click.echo(client.kv.set(key, data))
+            return
+        done = client.kv.cas(key, None, data, revision=if_revision or 0)
+    if not done.swapped:
+        there = "it is not there" if done.value is None else f"it has revision {done.revision}"
+        click.echo(f"rdzv: {key} was not set: {there}", err=True)
+        sys.exit(EXIT_FAILED)
+    click.echo(done.revision)
+
+
+@kv.command("add")
+@click.argument("run")
+@click.argument("key")
+@click.argument("delta", type=int, default=1)
+@click.pass_obj
+def kv_add(target: tuple[str | None, float], run: str, key: str, delta: int) -> None:
+    """Add DELTA to the counter KEY, and print the sum."""
+    with _visit(target, run) as client:
+        click.echo(client.kv.add(key, delta))
+
+
+@kv.command("delete")
+@click.argument("run")
+@click.argument("keys", nargs=-1, required=True)
+@click.pass_obj
+def kv_delete(target: tuple[str | None, float], run: str, keys: tuple[str, ...]) -> None:
+    """Delete KEYS, and print how many were there."""
+    with _visit(target, run) as client:
+        click.echo(client.kv.delete(*keys))
+
+
+@kv.command("list")
+@click.argument("run")
+@click.argument("prefix", default="")
+@click.option("--values", is_flag=True, help="With the values.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table",
+    help="For people, or for programs.",
+)  # fmt: skip
+@click.pass_obj
+def kv_list(
+    target: tuple[str | None, float], run: str, prefix: str, values: bool, output: str
+) -> None:
+    """List the keys that begin with PREFIX."""
+    with _visit(target, run) as client:
+        rows = client.kv.list(prefix, values=values)
+    if output == "json":
+        click.echo(show_inside.keys_document(rows))
+    else:
+        click.echo(show_inside.keys_table(rows, values=values) if rows else "no keys")
+
+
+def _visit(target: tuple[str | None, float], run: str, who: str = "") -> Client:
+    """A client of a run that does not join it."""
+    server, timeout_s = target
+    client = Client(server, run=run, name=who, connect_timeout_s=timeout_s)
+    try:
+        client.connect()
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def main() -> None:

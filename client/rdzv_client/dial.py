@@ -42,6 +42,17 @@ def connect(endpoint: Endpoint, patience_s: float) -> socket.socket:
     raise failure or TimeoutError(errno.ETIMEDOUT, "no answer")
 
 
+def hosts(sock: socket.socket) -> tuple[str, str]:
+    """Addresses of this end and of the other, IPv4 in IPv6 clothes undressed; empty if the connection
+    has broken meanwhile."""
+    try:
+        ends = sock.getsockname(), sock.getpeername()
+    except OSError:
+        return "", ""
+    near, far = (str(end[0]).removeprefix("::ffff:") for end in ends)
+    return near, far
+
+
 def reason(error: OSError) -> str:
     """What the operating system said, in words for people."""
     if isinstance(error, socket.gaierror):

@@ -70,8 +70,8 @@ class Engine:
             reconnect_timeout_s=reconnect_timeout_s,
             where=show(self.endpoints),
         )
-        self.local_host = ""
-        """This side's address of the present connection."""
+        self.local_host = self.remote_host = ""
+        """Addresses of both ends of the present connection, or of the last one."""
         self.revocations = Revocations()
         self._on_view = on_view
         self._lock = threading.Lock()
@@ -243,7 +243,7 @@ class Engine:
             self._interrupted = False  # nothing was written to this one
             self._interest = selectors.EVENT_READ
             self._selector.register(sock, self._interest)
-            self.local_host = str(sock.getsockname()[0]).removeprefix("::ffff:")
+            self.local_host, self.remote_host = dial.hosts(sock)
             self.session.connected(time.monotonic())
             self._send()
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rdzv_client.operations import BarrierKind
 from rdzv_proto.messages import Address, Ended, Fence, Joined, MemberStatus, View
 
 log = logging.getLogger("rdzv")
@@ -100,7 +101,11 @@ class GenerationState:
     """Address of group rank 0."""
     master_reason: str = ""
     worker_token: bytes = field(default=b"", repr=False)
+    store_port: int = 0
+    """Where the server serves the workers' store, on the address it was reached at; 0: it does not."""
     ended: EndedFlag = field(default_factory=EndedFlag, repr=False)
+    barrier_kind: BarrierKind = "nodes"
+    """Whom this member meets at barriers: other nodes, or other workers."""
     waiting: int = 0
     """Nodes that would be admitted if the participants rejoined now; positive after an end."""
 
@@ -134,6 +139,7 @@ def fields_of(run: str, joined: Joined) -> dict[str, object]:
         "master": joined.master,
         "master_reason": joined.master_reason,
         "worker_token": joined.worker_token,
+        "store_port": joined.store_port,
     }
 
 

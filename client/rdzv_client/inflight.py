@@ -8,13 +8,18 @@ ACKNOWLEDGE_EVERY = 256
 """Answers after which the server is told that it may forget them; its window holds 1,024."""
 
 
+ACKNOWLEDGE_BYTES = 1 << 20
+"""Bytes of answers after which it is told so as well: gathers at barriers may be large, and the server
+keeps each one for a retry until then."""
+
+
 class InFlight:
     """Ids and requests of one session, in the order in which they were made."""
 
     def __init__(self) -> None:
         self._last = 0
         self._requests: dict[int, AnyRequest] = {}
-        self._answered = 0
+        self._answered = self._answered_bytes = 0
 
     def next_id(self) -> int:
         """A new request id."""
@@ -31,15 +36,19 @@ class InFlight:
         self._answered += message is not None
         return message
 
+    def received(self, frame_bytes: int) -> None:
+        """So many bytes came from the server."""
+        self._answered_bytes += frame_bytes
+
     def __iter__(self) -> Iterator[tuple[int, AnyRequest]]:
         return iter(list(self._requests.items()))
 
     def acknowledge(self) -> int:
         """All ids up to this one are answered: what a heartbeat tells the server."""
-        self._answered = 0
+        self._answered = self._answered_bytes = 0
         return min(self._requests, default=self._last + 1) - 1
 
     @property
     def acknowledgement_due(self) -> bool:
         """So many answers came since the last heartbeat that the server's window fills up."""
-        return self._answered >= ACKNOWLEDGE_EVERY
+        return self._answered >= ACKNOWLEDGE_EVERY or self._answered_bytes >= ACKNOWLEDGE_BYTES

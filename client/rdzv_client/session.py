@@ -190,6 +190,7 @@ class Session:
         try:
             while not self.wants_disconnect and (body := self._frames.pop()) is not None:
                 request_id, message = codec.decode_answer(body)
+                self._in_flight.received(len(body))
                 self._message(now, request_id, message)
         except (FrameTooLargeError, codec.MalformedError) as error:
             self.last_error = f"{self.where} does not speak the rdzv protocol ({error})"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rdzv_proto.messages import MemberStatus, RunStatus, ServerStatus
+from rdzv_proto.messages import GenerationStatus, MemberStatus, RunStatus, ServerStatus
 
 _NONE = "–"
 
@@ -110,27 +110,36 @@ def document(
     where: str,
     status: ServerStatus,
     round_trip_s: float,
-    runs: Sequence[tuple[RunStatus, Sequence[MemberStatus]]],
+    runs: Sequence[tuple[RunStatus, Sequence[MemberStatus], GenerationStatus | None]],
 ) -> str:
     """The whole status as JSON. Its keys are API: they only ever grow."""
     server = _fields(status)
     server |= {"address": where, "round_trip_ms": round(round_trip_s * 1000, 3)}
     return msgspec.json.format(
-        msgspec.json.encode(
-            {"server": server, "runs": [_run(run, members) for run, members in runs]}
-        ),
+        msgspec.json.encode({"server": server, "runs": [_run(*row) for row in runs]}),
         indent=2,
     ).decode()
 
 
-def _run(run: RunStatus, members: Sequence[MemberStatus]) -> dict[str, object]:
+def _run(
+    run: RunStatus, members: Sequence[MemberStatus], inside: GenerationStatus | None
+) -> dict[str, object]:
     data = _fields(run)
+    data["inside"] = None if inside is None else _inside(inside)
     data["member_count"] = data["members"]
     data["members"] = [_fields(member) for member in members]
     return data
 
 
-def _fields(of: ServerStatus | RunStatus | MemberStatus) -> dict[str, object]:
+def _inside(status: GenerationStatus) -> dict[str, object]:
+    data = _fields(status)
+    data["store"] = None if status.store is None else _fields(status.store)
+    for name in ("barriers", "communicators", "probes"):
+        data[name] = [_fields(row) for row in getattr(status, name)]
+    return data
+
+
+def _fields(of: msgspec.Struct) -> dict[str, object]:
     """Every field, whether it has its default or not: programs must not guess at absent keys."""
     return {name: msgspec.to_builtins(getattr(of, name)) for name in of.__struct_fields__}
 

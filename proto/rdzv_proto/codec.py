@@ -59,6 +59,7 @@ class MalformedError(Exception):
 
 
 _encoder = msgspec.msgpack.Encoder()
+_HEAD = b"\x94" + _encoder.encode(PROTOCOL_VERSION)  # an array of four, and the first of them
 _envelopes = msgspec.msgpack.Decoder(Envelope)
 _Decoders = dict[str, msgspec.msgpack.Decoder[M]]
 _requests: _Decoders[AnyRequest] = {op: msgspec.msgpack.Decoder(t) for op, t in REQUESTS.items()}
@@ -75,6 +76,18 @@ def encode(request_id: int, message: Message) -> bytes:
     )
     frame[:LENGTH_BYTES] = (len(frame) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big")
     return bytes(frame)
+
+
+def encode_tail(message: Message) -> bytes:
+    """What follows the request id in a frame: for one reply to many requests, encoded once."""
+    return _encoder.encode(message.op) + _encoder.encode(message)
+
+
+def frame(request_id: int, tail: bytes) -> bytes:
+    """The frame that `encode` makes of this request id and the message of `encode_tail`."""
+    number = _encoder.encode(request_id)
+    length = len(_HEAD) + len(number) + len(tail)
+    return b"".join((length.to_bytes(LENGTH_BYTES, "big"), _HEAD, number, tail))
 
 
 def decode_request(body: bytes) -> tuple[int, AnyRequest]:

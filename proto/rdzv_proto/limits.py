@@ -71,6 +71,23 @@ NCCL_IDS_MAX = 1_024
 NCCL_GROUPS_MAX = 4_096
 """Communicators whose ids one generation brokers; a member of every group of a large job has dozens."""
 
+STORE_KEY_BYTES_MAX = 8 * 1024
+"""A key of a TCPStore client: torch's own limit."""
+
+STORE_VALUE_BYTES_MAX = 8 * 1024 * 1024
+"""A value of a TCPStore client: torch's own limit."""
+
+STORE_KEYS_PER_REQUEST_MAX = 128 * 1024
+"""Keys in one request of a TCPStore client: torch's own limit."""
+
+STORE_REQUEST_BYTES_MAX = 64 * 1024 * 1024
+"""One request of a TCPStore client in all. torch has no such limit, which lets one request of 131,072
+values hold a terabyte; no request can usefully be larger than what its run may hold."""
+
+STORE_ANSWER_BYTES_MAX = 80 * 1024 * 1024
+"""Answers to one TCPStore client that it has not read: everything a run may hold, with lengths. A
+request that asks for one large value a thousand times is cut here."""
+
 KV_KEYS_PER_RUN_MAX = 100_000
 """Keys of one run: ten for each node of the largest world."""
 

@@ -690,6 +690,8 @@ class MasterProbe(Request, frozen=True, kw_only=True, omit_defaults=True):
     master: Address
     error: Text = ""
     """What went wrong; empty: it was reached."""
+    refused: bool = False
+    """The host answers, but nobody listens on the port: normal until worker 0 has opened its store."""
     after_ms: Ms = 0
     """Since the generation formed."""
 
@@ -705,6 +707,8 @@ class WorkersStarted(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Global ranks."""
     pids: Ranks
     """Process ids, in the same order."""
+    world_size: Count = 0
+    """Workers of all nodes; 0: not known."""
 
 
 # --- looking at the server --------------------------------------------------------------------

@@ -61,6 +61,20 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     help="Allow --host beyond loopback although nobody has to prove who they are.",
 )
 @_option(
+    "--store-ports",
+    default="",
+    metavar="LOW-HIGH",
+    help="Ports for the stores of jobs with worker_store=server, one for each live run; without "
+    "it any free ports.",
+)
+@_option(
+    "--tcpstore",
+    is_flag=True,
+    help="Serve plain TCPStore clients (MASTER_ADDR, --rdzv-backend=c10d) at the main port too, all "
+    "in one store, which is emptied when its last client leaves. That protocol cannot authenticate "
+    "anybody.",
+)
+@_option(
     "--reconnect-grace",
     type=Duration(),
     default="1s",
@@ -118,6 +132,7 @@ def command(**options: Any) -> None:
     config = Config(**options)
     try:
         config.settings()
+        config.store_port_range()
     except ValueError as error:
         _fail(str(error))
     try:

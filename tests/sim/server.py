@@ -11,12 +11,19 @@ from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
     Broadcast,
     Close,
+    CloseListener,
     Effect,
+    ListenerFailed,
+    ListenerOpened,
     Lost,
     Opened,
+    OpenListener,
     Received,
+    Release,
     Report,
     Send,
+    StoreClose,
+    StoreSend,
 )
 from rdzv_server.core.invariants import Monitor, check_effects
 from rdzv_server.core.settings import Identity, Settings
@@ -49,6 +56,9 @@ class SimServer:
         key = hashlib.sha256(b"sim%d" % self.epoch).digest()
         self.core = Coordinator(Settings(), Identity("sim", f"i{self.epoch}", self.epoch, key))
         self.monitor = Monitor()
+        self._ports: dict[int, int] = {}
+        """Open listeners of this start."""
+        self._asked = 0
         self.up = True
 
     def crash(self) -> None:
@@ -134,27 +144,62 @@ class SimServer:
         check_effects(self.core.tables, effects)
         for effect in effects:
             match effect:
-                case Send(conn, request_id, message):
-                    self._write(conn, codec.encode(request_id, message))
-                case Broadcast(conns, message):
-                    frame = codec.encode(0, message)
-                    for conn in conns:
-                        self._write(conn, frame)
-                case Close(conn, goodbye):
-                    if goodbye is not None:
-                        self._write(conn, codec.encode(0, goodbye))
-                    link = self.links.pop(conn, None)
-                    self._buffers.pop(conn, None)
-                    if link is not None:
-                        link.down.close("closed by the server")
-                case Report():
-                    self._trace(f"report {effect.event} {effect.node} {effect.fields}")
-                    if effect.event == "node_lost":
-                        self._node_lost(self._incarnations[effect.node])
+                case Send() | Broadcast() | Release() | Close() | Report():
+                    self._speak(effect)
+                case _:
+                    pass
         self.monitor.check(self.core.tables)
+        for effect in effects:
+            match effect:
+                case OpenListener(listener):
+                    self._listen(listener)
+                case CloseListener(listener):
+                    self._ports.pop(listener, None)
+                case StoreSend() | StoreClose():
+                    raise AssertionError("no simulated agent has TCPStore clients")
+                case _:
+                    pass
         due = self.core.next_deadline()
         if due is not None and due < self._clock.now + TICK_S:
             self._clock.at(due, lambda: self._enter(self._tick))
+
+    def _speak(self, effect: Send | Broadcast | Release | Close | Report) -> None:
+        match effect:
+            case Send(conn, request_id, message):
+                self._write(conn, codec.encode(request_id, message))
+            case Broadcast(conns, message):
+                frame = codec.encode(0, message)
+                for conn in conns:
+                    self._write(conn, frame)
+            case Release(to, reply):
+                tail = codec.encode_tail(reply)
+                for conn, request_id in to:
+                    self._write(conn, codec.frame(request_id, tail))
+            case Close(conn, goodbye):
+                if goodbye is not None:
+                    self._write(conn, codec.encode(0, goodbye))
+                link = self.links.pop(conn, None)
+                self._buffers.pop(conn, None)
+                if link is not None:
+                    link.down.close("closed by the server")
+            case Report():
+                self._reported(effect)
+
+    def _reported(self, report: Report) -> None:
+        self._trace(f"report {report.event} {report.node} {report.fields}")
+        if report.event == "node_lost":
+            self._node_lost(self._incarnations[report.node])
+
+    def _listen(self, listener: int) -> None:
+        """Every run needs a port for each generation; there are few of them, so some must wait."""
+        self._asked += 1
+        if self._asked % 4 == 0:
+            event: ListenerOpened | ListenerFailed = ListenerFailed(listener, "no port is free")
+        else:
+            self._ports[listener] = 40_000 + self._asked
+            event = ListenerOpened(listener, self._ports[listener])
+        self._trace(f"listener {event}")
+        self._apply(self.core.handle(self._clock.now, event))
 
     def _write(self, conn: int, data: bytes) -> None:
         link = self.links.get(conn)

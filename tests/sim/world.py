@@ -73,6 +73,7 @@ class World:
             join_timeout_ms=10_000,
             last_call_timeout_ms=self._rng.choice((0, 1000, 2000)),
             below_min=self._rng.choice(("stop", "wait")),
+            worker_store=self._rng.choice(("rank0", "server")),
         )
         for i in range(high + self._rng.randint(-1, 1)):
             self.clock.after(self._rng.uniform(0, 3), self._starter(run, f"{run}-node{i}", policy))

@@ -23,7 +23,7 @@ KEYS: dict[str, str] = {
     "node_unit": "world sizes are multiples of this (1)",
     "expected_nodes": "names separated by ; or +: the first last call ends when all are in",
     "below_min": "after a failure that leaves too few nodes: stop (default) or wait",
-    "worker_store": "who serves the workers' store: rank0",
+    "worker_store": "who serves the workers' store: rank0 (default) or server",
 }
 
 IGNORED = {"timeout"}
@@ -32,7 +32,7 @@ IGNORED = {"timeout"}
 C10D_ONLY = {"store_type", "is_host", "heartbeat_timeout"}
 """Without meaning here: no agent ever hosts the rendezvous."""
 
-WORKER_STORES = ("rank0",)
+WORKER_STORES = ("rank0", "server")
 
 
 @dataclass(frozen=True)

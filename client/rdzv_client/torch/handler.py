@@ -31,6 +31,7 @@ from rdzv_client.torch import conf, logs
 from rdzv_client.torch.export import WorkerExport
 from rdzv_client.torch.owner import owner_of_run
 from rdzv_client.torch.port import ReservedPort
+from rdzv_client.torch.probe import Probe
 from rdzv_client.torch.signals import Terminated, termination_raises
 from rdzv_client.torch.store import AgentStore
 from rdzv_proto.messages import Address
@@ -39,6 +40,9 @@ log = logging.getLogger("rdzv")
 
 LAST_WORDS_S = 2.0
 """What a node that is ending may spend on saying so: schedulers kill what does not end."""
+
+PROBE_END_S = 0.5
+"""Its thread ends at once, unless it sits in a name lookup; it is a daemon then."""
 
 DRAINED = (api.RendezvousError, SignalException, SystemExit, KeyboardInterrupt)
 """In flight while torch shuts down: this node ends, and its workers did not fail."""
@@ -65,9 +69,13 @@ class RdzvHandler(RendezvousHandler):
         self._client = client
         self._settings = settings
         self._local_addr = local_addr
+        self._server_store = settings.options["worker_store"] == "server"
         self._port: ReservedPort | None = None
-        self._next_port: ReservedPort | None = ReservedPort()  # not while others wait for this node
+        self._next_port: ReservedPort | None = None
+        self._reserve_port()  # not while others wait for this node
+        self._was_in_world = False
         self._export = WorkerExport(client)
+        self._probe: Probe | None = None
         self._finished = False
         self._over = False
         self._reason_follows = False
@@ -117,8 +125,9 @@ class RdzvHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """False: worker 0 hosts the workers' store, on a fresh port for each generation."""
-        return False
+        """Whether the server serves the workers' store. If not, worker 0 hosts it, on a fresh port
+        for each generation."""
+        return self._server_store
 
     def is_closed(self) -> bool:
         """True once the run was closed on purpose."""
@@ -176,31 +185,32 @@ class RdzvHandler(RendezvousHandler):
     def _join(self) -> Generation:
         self._client.connect()
         host = self._local_addr or self._client.engine.local_host
-        if self._next_port is None:
-            self._next_port = ReservedPort()
-        address = Address(host=host, port=self._next_port.port, explicit=bool(self._local_addr))
+        self._reserve_port()
+        port = 0 if self._next_port is None else self._next_port.port
+        address = Address(host=host, port=port, explicit=bool(self._local_addr))
         return self._client.join(address=address)
+
+    def _reserve_port(self) -> None:
+        if self._next_port is None and not self._server_store:
+            self._next_port = ReservedPort()
 
     def _take_port(self) -> None:
         """The new generation has its own port; the last one's is free again."""
+        self._was_in_world = True
         old, self._port, self._next_port = self._port, self._next_port, None
         if old is not None:
             old.release()
 
     def _info(self, generation: Generation) -> RendezvousInfo:
-        run, master = self.get_run_id(), generation.master
         log.info(
             "rdzv[%s] generation %d: group rank %d of %d (%s)",
-            run, generation.number, generation.rank, generation.world_size, generation.reason,
+            generation.run, generation.number, generation.rank, generation.world_size,
+            generation.reason,
         )  # fmt: skip
-        if generation.rank == 0:
-            log.info(
-                "rdzv[%s] MASTER_ADDR=%s MASTER_PORT=%d chosen because: %s",
-                run, master.host, master.port, generation.master_reason,
-            )  # fmt: skip
-            self._warn_of_nat()
+        host, port = self._store_address(generation)
         generation.ended.when_set(lambda: self._note_end(generation))
         self._export.publish(generation)
+        self._probe_master(generation, host, port)
         return RendezvousInfo(
             store=AgentStore(
                 generation,
@@ -209,8 +219,43 @@ class RdzvHandler(RendezvousHandler):
             ),
             rank=generation.rank,
             world_size=generation.world_size,
-            bootstrap_store_info=RendezvousStoreInfo(master.host, master.port),
+            bootstrap_store_info=RendezvousStoreInfo(host, port),
         )
+
+    def _store_address(self, generation: Generation) -> tuple[str, int]:
+        """MASTER_ADDR and MASTER_PORT: where the workers find their store."""
+        if self._server_store:
+            return self._server_address(generation)
+        master = generation.master
+        if generation.rank == 0:
+            log.info(
+                "rdzv[%s] workers' store: worker 0. MASTER_ADDR=%s MASTER_PORT=%d chosen because: %s",
+                generation.run, master.host, master.port, generation.master_reason,
+            )  # fmt: skip
+            self._warn_of_nat()
+        return master.host, master.port
+
+    def _server_address(self, generation: Generation) -> tuple[str, int]:
+        """The address at which this very node reaches the server: nodes may have different ones."""
+        host, port = self._client.engine.remote_host, generation.store_port
+        if not port:
+            raise api.RendezvousStateError(
+                f"rdzv[{generation.run}] worker_store=server: the server at "
+                f"{self._client.engine.session.where} serves no workers' stores; update it, or use "
+                "worker_store=rank0"
+            )
+        log.info(
+            "rdzv[%s] workers' store: the server. MASTER_ADDR=%s MASTER_PORT=%d, for this generation "
+            "only",
+            generation.run, host, port,
+        )  # fmt: skip
+        return host, port
+
+    def _probe_master(self, generation: Generation, host: str, port: int) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+        where = endpoint.Endpoint(host, port)
+        self._probe = Probe(generation, where, self._client.engine, self._client.options.name)
 
     def _note_end(self, generation: Generation) -> None:
         if self._over:  # this node is leaving, and has said why
@@ -246,7 +291,7 @@ class RdzvHandler(RendezvousHandler):
 
     def _workers_failed(self) -> bool:
         """Nothing is in flight in the agent, and its workers did not succeed."""
-        return sys.exc_info()[1] is None and not self._finished and self._port is not None
+        return sys.exc_info()[1] is None and not self._finished and self._was_in_world
 
     def _why(self) -> tuple[LeaveKind, str, int | None]:
         """torch does not tell why it shuts down: the exception in flight does (TORCH.md 3.6)."""
@@ -271,9 +316,13 @@ class RdzvHandler(RendezvousHandler):
 
     def _end(self, kind: LeaveKind, detail: str, exit_code: int | None, limit_s: float) -> None:
         self._over = True
+        if self._probe is not None:
+            self._probe.cancel()
         self._leave(kind, detail, limit_s, exit_code)
         self._client.close()
         self._export.remove()
+        if self._probe is not None:
+            self._probe.join(PROBE_END_S)
         for port in (self._port, self._next_port):
             if port is not None:
                 port.release()

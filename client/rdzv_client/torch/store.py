@@ -103,7 +103,7 @@ class AgentStore:
         except RdzvError as error:
             raise _torch_error(error) from None
 
-    def _write(self, action: Callable[[], None]) -> None:
+    def _write(self, action: Callable[[], object]) -> None:
         try:
             action()
         except (GenerationEnded, NotAMember):

@@ -22,45 +22,54 @@ from rdzv_proto.messages import (
     HelloWorker,
     Join,
     Joined,
-    KvAdd,
-    KvGet,
-    KvMultiGet,
-    KvMultiSet,
-    KvSet,
-    KvWait,
     Leave,
     ListRuns,
     Members,
-    NcclFail,
-    NcclGet,
-    NcclPut,
-    NcclReady,
+    ShowGeneration,
     Status,
     Welcome,
 )
-from rdzv_server.core import forming, keys, membership, nccl, nccl_requests, sessions, status
-from rdzv_server.core.events import Broadcast, Effect, Event, Lost, Opened, Received, Send
+from rdzv_server.core import (
+    barriers,
+    dispatch,
+    forming,
+    inside,
+    membership,
+    nccl,
+    sessions,
+    status,
+    store_clients,
+    stores,
+)
+from rdzv_server.core.events import (
+    Broadcast,
+    Effect,
+    Event,
+    ListenerFailed,
+    ListenerOpened,
+    Lost,
+    Opened,
+    Received,
+    Send,
+    StoreLost,
+    StoreOpened,
+    StoreReceived,
+)
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
-OfSession = (
-    Heartbeat | Members | CloseRun | Join | Finished | Leave
-    | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet
-    | NcclGet | NcclPut | NcclReady | NcclFail
-)  # fmt: skip
+OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave | dispatch.Inside
 """Operations of nodes and workers."""
 
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
-_LOOKING = (Status, ListRuns, Members)
-_KEYS = (KvSet, KvGet, KvWait, KvAdd, KvMultiGet, KvMultiSet)
-_NCCL = (NcclGet, NcclPut, NcclReady, NcclFail)
+_LOOKING = (Status, ListRuns, Members, ShowGeneration)
 
 ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
     None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *_KEYS, *_NCCL),
-    Role.WORKER: (Heartbeat, Members, *_KEYS, *_NCCL),
+    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *dispatch.OF_NODES),
+    Role.WORKER: (Heartbeat, Members, *dispatch.OF_WORKERS),
     Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
@@ -96,6 +105,16 @@ class Coordinator:
                 connection = self.tables.connections.get(event.conn)
                 if connection is not None:
                     sessions.connection_lost(self.tables, connection, event.reason)
+            case StoreReceived():
+                store_clients.received(self.tables, event)
+            case StoreOpened():
+                store_clients.opened(self.tables, event)
+            case StoreLost():
+                store_clients.lost(self.tables, event)
+            case ListenerOpened():
+                stores.listener_opened(self.tables, event)
+            case ListenerFailed():
+                stores.listener_failed(self.tables, event)
         return self._leave()
 
     def tick(self, now: float) -> list[Effect]:
@@ -159,12 +178,16 @@ class Coordinator:
                 forming.forget(tables, tables.runs[run_id])
             case "session", int(session_id) if session_id in tables.sessions:
                 sessions.expire(tables, tables.sessions[session_id])
+            case "round", int(serial):
+                barriers.time_over(tables, serial)
             case "wait", int(session_id) if session_id in tables.sessions:
-                session = tables.sessions[session_id]
-                if not nccl.wait_over(tables, session, number):
-                    keys.wait_over(tables, session, number)
+                dispatch.wait_over(tables, tables.sessions[session_id], number)
             case "nccl", str(run_id) if run_id in tables.runs:
                 nccl.due(tables, tables.runs[run_id], number)
+            case "store", int(listener) if listener in tables.stores:
+                stores.linger_over(tables, listener)
+            case "greet", int(conn) if conn in tables.store_clients:
+                store_clients.not_greeted(tables, conn)
             case (("hello" | "idle"), int(conn)) if conn in tables.connections:
                 text = (
                     f"no hello within {tables.settings.hello_timeout_s:g} s"
@@ -223,6 +246,8 @@ class Coordinator:
                 return status.server_status(tables)
             case ListRuns():
                 return status.list_runs(tables, message)
+            case ShowGeneration():
+                return inside.show(tables, message)
             case Heartbeat() | Members() | CloseRun() if connection.session is None:
                 return self._admin_reply(connection, message)
             case _:
@@ -273,12 +298,8 @@ class Coordinator:
                 return membership.finished(tables, session, message)
             case Leave():
                 return membership.leave(tables, session, message)
-            case KvGet() | KvWait() | KvMultiGet():
-                return keys.read(tables, session, request_id, message)
-            case KvSet() | KvAdd() | KvMultiSet():
-                return keys.write(tables, session, message)
-            case NcclGet() | NcclPut() | NcclReady() | NcclFail():
-                return nccl_requests.handle(tables, session, request_id, message)
+            case _:
+                return dispatch.reply(tables, session, request_id, message)
 
 
 def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:

@@ -38,7 +38,53 @@ class Lost:
     reason: str = "connection closed"
 
 
-Event = Opened | Received | Lost
+@dataclass(frozen=True, slots=True)
+class ListenerOpened:
+    """The port that was asked for is there."""
+
+    listener: int
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerFailed:
+    """The port that was asked for could not be had."""
+
+    listener: int
+    reason: str
+    """For people."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOpened:
+    """A TCPStore client connected to a store's port, or said its hello at the main port."""
+
+    conn: int
+    """Given by the shell, never reused; one row of numbers with the other connections."""
+    listener: int
+    """0: the main port."""
+    peer_host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReceived:
+    """Bytes of a TCPStore client."""
+
+    conn: int
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    """A TCPStore client is gone."""
+
+    conn: int
+
+
+Event = (
+    Opened | Received | Lost
+    | ListenerOpened | ListenerFailed | StoreOpened | StoreReceived | StoreLost
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +105,51 @@ class Broadcast:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """Send the same reply to many requests; it is encoded once and framed with each request's id."""
+
+    to: tuple[tuple[int, int], ...]
+    """(connection, request id), in the order in which they are written."""
+    message: AnyReply
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Cut a connection. With a goodbye, that is sent first."""
 
     conn: int
     goodbye: Goodbye | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenListener:
+    """Listen on a port for a workers' store; answered at once by `ListenerOpened` or
+    `ListenerFailed`."""
+
+    listener: int
+    """Given by the core, never reused; after a failure it is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseListener:
+    """Take no new connections there; the present ones stay."""
+
+    listener: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSend:
+    """Answer a TCPStore client."""
+
+    conn: int
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreClose:
+    """Close a TCPStore client's connection, after what it was sent."""
+
+    conn: int
 
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -81,4 +167,7 @@ class Report:
     fields: dict[str, str | int | float] = field(default_factory=dict)
 
 
-Effect = Send | Broadcast | Close | Report
+Effect = (
+    Send | Broadcast | Release | Close | Report | OpenListener | CloseListener | StoreSend
+    | StoreClose
+)  # fmt: skip

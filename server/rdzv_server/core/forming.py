@@ -5,8 +5,8 @@ the one quorum decision (`quorum.decide`) and acts on the answer.
 """
 
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import Notice
-from rdzv_server.core import generations, membership, roster, words
+from rdzv_proto.messages import Notice, Policy
+from rdzv_server.core import generations, membership, roster, stores, words
 from rdzv_server.core.model import Member, Participant, Phase, Run
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import decide, seats
@@ -35,6 +35,8 @@ def settle(tables: Tables, run: Run) -> None:
         elif not run.announced:
             _tell_surplus(tables, run)
     _end_if_empty(tables, run)
+    if not run.forming:
+        stores.give_back(tables, run)
     progress(tables, run, ends_at)
     if run.progress_at is not None:
         wake.append(run.progress_at)
@@ -46,7 +48,7 @@ def settle(tables: Tables, run: Run) -> None:
 
 def forget(tables: Tables, run: Run) -> None:
     """The keep time of an ended or closed run is over."""
-    if run.phase in (Phase.ENDED, Phase.CLOSED) and not run.members:
+    if run.phase in (Phase.ENDED, Phase.CLOSED) and not run.members and not run.awaited:
         tables.report("run_forgotten", run=run.id, fence=run.fence)
         tables.forget_run(run)
     elif run.phase in (Phase.ENDED, Phase.CLOSED):
@@ -57,6 +59,26 @@ def _try_to_form(tables: Tables, run: Run) -> float | None:
     """Ask for the decision and act on it; returns when the present wait ends."""
     policy = run.policy
     assert policy is not None, "a forming run without a policy"
+    _note_min(tables, run, policy)
+    decision = decide(tables.t, roster.roster_of(run, _joins_end_at(run)), policy)
+    obstacle = "" if decision.participants is None else stores.obstacle(tables, run)
+    reason = obstacle or decision.reason
+    if reason != run.reason:
+        run.reason, run.reason_at = reason, tables.t
+    if decision.participants is not None and not obstacle:
+        generations.form(tables, run, decision.participants, decision.reason)
+        return None
+    if not stores.being_opened(run):
+        _refuse_late(tables, run, obstacle)
+        _note_min(tables, run, policy)
+    if not run.joins:
+        return None
+    ends = [_joins_end_at(run), decision.retry_at, stores.retry_at(run) if obstacle else None]
+    return min(at for at in ends if at is not None)
+
+
+def _note_min(tables: Tables, run: Run, policy: Policy) -> None:
+    """Whether the minimum is there is what tells the two phases of forming apart."""
     if seats(policy, run.counts.ready) == 0:
         if run.phase is Phase.LAST_CALL:
             run.min_met_at = None
@@ -64,17 +86,6 @@ def _try_to_form(tables: Tables, run: Run) -> float | None:
     elif run.phase is Phase.FORMING:
         run.min_met_at = tables.t
         move(tables, run, Cause.MIN_MET)
-    decision = decide(tables.t, roster.roster_of(run, _joins_end_at(run)), policy)
-    if decision.reason != run.reason:
-        run.reason, run.reason_at = decision.reason, tables.t
-    if decision.participants is not None:
-        generations.form(tables, run, decision.participants, decision.reason)
-        return None
-    _refuse_late(tables, run)
-    if not run.joins:
-        return None
-    ends = _joins_end_at(run)
-    return ends if decision.retry_at is None else min(ends, decision.retry_at)
 
 
 def _joins_end_at(run: Run) -> float:
@@ -86,7 +97,7 @@ def _joins_end_at(run: Run) -> float:
     return max(first.join.since, run.renewed_at) + policy.join_timeout_ms / 1000
 
 
-def _refuse_late(tables: Tables, run: Run) -> None:
+def _refuse_late(tables: Tables, run: Run, obstacle: str) -> None:
     """Joins whose patience is over learn who is missing."""
     policy = run.policy
     if policy is None or _joins_end_at(run) > tables.t:
@@ -96,7 +107,7 @@ def _refuse_late(tables: Tables, run: Run) -> None:
         if m.join is not None
         and max(m.join.since, run.renewed_at) + policy.join_timeout_ms / 1000 <= tables.t
     ]  # fmt: skip
-    text = _timeout_text(tables, run)
+    text = _timeout_text(tables, run, obstacle)
     refusal = Refused(ErrorCode.JOIN_TIMEOUT, text).reply()
     for member in late:
         generations.refuse_join(tables, run, member, refusal)
@@ -105,10 +116,16 @@ def _refuse_late(tables: Tables, run: Run) -> None:
     )
 
 
-def _timeout_text(tables: Tables, run: Run) -> str:
+def _timeout_text(tables: Tables, run: Run, obstacle: str) -> str:
     policy = run.policy
     assert policy is not None, "a join without a policy"
     here = [words.node(m) for m in run.joins.values() if m.ready]
+    if obstacle:
+        return (
+            f"run {run.id!r}: no generation could form within "
+            f"{words.seconds(policy.join_timeout_ms / 1000)}: {obstacle}. "
+            f"Joined: {words.names(here)}."
+        )
     text = (
         f"run {run.id!r}: only {len(here)} of min {policy.min_nodes} nodes joined within "
         f"{words.seconds(policy.join_timeout_ms / 1000)}. Joined: {words.names(here)}."
@@ -238,4 +255,5 @@ def _end_if_empty(tables: Tables, run: Run) -> None:
         move(tables, run, Cause.EMPTIED)
         tables.report("run_ended", run=run.id, fence=run.fence, reason=run.reason)
     if run.phase in (Phase.ENDED, Phase.CLOSED) and not run.members:
-        tables.deadlines.set(("forget", run.id, 0), run.phase_at + tables.settings.run_keep_s)
+        kept_from = max(run.phase_at, run.used_at)
+        tables.deadlines.set(("forget", run.id, 0), kept_from + tables.settings.run_keep_s)

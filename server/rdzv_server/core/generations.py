@@ -12,9 +12,9 @@ import msgspec
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Address, Ended, Error, Fence, Joined
-from rdzv_server.core import nccl, roster, words
+from rdzv_server.core import barriers, nccl, roster, stores, waits, words
 from rdzv_server.core.kv import Namespace
-from rdzv_server.core.model import Generation, Member, Participant, Phase, Run, Session
+from rdzv_server.core.model import Generation, Member, Participant, Run, Session
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.ranks import Candidate, Seat
@@ -32,7 +32,8 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
     """Make the next generation of these nodes, in this order, and tell each its rank."""
     old = run.generation
     if old is not None:
-        fail_waits(tables, old, _stale_text(run, old.fence))
+        waits.generation_over(tables, run, old)
+        old.kv.clear()
     run.number += 1
     fence = Fence(tables.identity.epoch, run.number)
     members = [run.members[c.node_id] for c in chosen]
@@ -47,8 +48,9 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
         master=master,
         master_reason=master_reason,
         formed_at=tables.t,
-        kv=Namespace(),
+        kv=Namespace(run.quota),
         seats=tuple(Seat(p.node_id, p.name) for p in participants),
+        store=stores.adopt(tables, run, fence),
     )
     move(tables, run, Cause.FORMED)
     run.generation = generation
@@ -87,6 +89,7 @@ def joined(tables: Tables, run: Run, session: Session) -> Joined:
         master=generation.master,
         master_reason=generation.master_reason,
         worker_token=tables.worker_token(run.id, session.node_id, generation.fence),
+        store_port=0 if generation.store is None else generation.store.port,
     )
 
 
@@ -101,9 +104,10 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
         level="info" if ended.kind == "finished" else "warning",
         kind=ended.kind, reason=ended.reason, lived_s=round(tables.t - generation.formed_at, 3),
     )  # fmt: skip
+    stores.retire(tables, generation)
     if ended.kind == "scale_up":
         run.scale_ups.append(tables.t)
-    nccl.generation_over(tables, run, generation, _stale_text(run, generation.fence))
+    nccl.generation_over(tables, run, generation, waits.stale_text(run, generation.fence))
     run.announced = 0
     run.newcomer_at = run.min_met_at = None
     run.forming_at = run.renewed_at = tables.t
@@ -113,7 +117,8 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
         run.reason = ended.reason
         refuse_joins(tables, run, ErrorCode.RUN_FINISHED, f"run {run.id!r}: {ended.reason}")
     else:
-        fail_waits(tables, generation, _stale_text(run, generation.fence))
+        waits.generation_over(tables, run, generation)
+        generation.kv.clear()
         move(tables, run, Cause.GENERATION_ENDED)
         for member in run.joins.values():  # standbys had no deadline while the generation lived
             if member.join is not None:
@@ -121,18 +126,6 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
         _note_finished(run, generation)
     push_view(tables, run)
     tables.touch(run)
-
-
-def usable(run: Run, fence: Fence) -> Generation:
-    """The run's generation if the fence names it and its keys still answer.
-
-    Raises:
-        Refused: STALE_GENERATION, with how that generation ended.
-    """
-    generation = run.generation
-    if generation is None or generation.fence != fence or not generation.usable:
-        raise Refused(ErrorCode.STALE_GENERATION, _stale_text(run, fence))
-    return generation
 
 
 def finish(tables: Tables, run: Run, member: Member) -> None:
@@ -146,6 +139,7 @@ def finish(tables: Tables, run: Run, member: Member) -> None:
     roster.recount(run, member)
     rank = generation.rank_of.get(member.session.id)
     tables.report("node_finished", run=run.id, node=member.node_id, fence=generation.fence)
+    barriers.node_finished(tables, generation)
     if generation.live:
         if len(generation.finished) == len(generation.participants):
             count = len(generation.participants)
@@ -171,7 +165,6 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
     gone = Refused(ErrorCode.NOT_A_MEMBER, f"{words.node(session)} left run {run.id!r}").reply()
     if join is not None:
         tables.answer(session, join.request_id, gone, keep=True)
-    drop_waits(tables, session, gone)
     if in_world and not member.finished:
         if failed:
             _depart(run, ended.reason)
@@ -179,18 +172,18 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
         end(tables, run, ended)
     elif failed and not member.finished:
         _depart(run, ended.reason)
+    barriers.session_over(tables, run, session, ended.reason)
+    waits.session_over(tables, session, gone)
     tables.touch(run)
 
 
 def session_over(tables: Tables, session: Session) -> None:
     """A session expired: its connection did not come back, or it was silent for its lease."""
     run, member = tables.runs.get(session.run_id), session.member
-    if run is None or member is None:
-        if run is not None:
-            nccl.session_gone(tables, run, session, _why_lost(tables, session))
-        drop_waits(tables, session, Refused(ErrorCode.SESSION_LOST, "lost").reply())
-        return
     silent_s, why = tables.t - session.heard_at, _why_lost(tables, session)
+    if run is None or member is None:
+        end_waits(tables, run, session, why)
+        return
     rank = _rank(run, session)
     if not member.finished:
         tables.report(
@@ -212,10 +205,20 @@ def session_replaced(tables: Tables, session: Session) -> None:
     """A new process took the session's node id."""
     run, member = tables.runs.get(session.run_id), session.member
     if run is None or member is None:
+        end_waits(tables, run, session, "a new process has taken over its node id")
         return
     who = words.node(session, _rank(run, session))
     text = f"{who} was replaced by a new process with the same node id"
     depart(tables, run, member, Ended(kind="replaced", reason=text, node_id=session.node_id))
+
+
+def end_waits(tables: Tables, run: Run | None, session: Session, why: str) -> None:
+    """A session without a part in the membership is over: a worker, or a visitor of the run."""
+    if run is not None:
+        nccl.session_gone(tables, run, session, why)
+        barriers.session_over(tables, run, session, why)
+    lost = Refused(ErrorCode.SESSION_LOST, f"{words.node(session)} is gone: {why}")
+    waits.session_over(tables, session, lost.reply())
 
 
 def refuse_joins(
@@ -236,17 +239,6 @@ def refuse_join(tables: Tables, run: Run, member: Member, refusal: Error) -> Non
     roster.recount(run, member)
     if join is not None:
         tables.answer(member.session, join.request_id, refusal, keep=True)
-
-
-def fail_waits(tables: Tables, generation: Generation, text: str) -> None:
-    """Everybody who waits for a key of a generation learns that it is over (S11)."""
-    refusal = Refused(ErrorCode.STALE_GENERATION, text).reply()
-    for session_id, request_id in generation.kv.waiters():
-        generation.kv.drop((session_id, request_id))
-        tables.deadlines.cancel(("wait", session_id, request_id))
-        session = tables.sessions.get(session_id)
-        if session is not None:
-            tables.answer(session, request_id, refusal, keep=False)
 
 
 def possible_world(run: Run) -> int:
@@ -270,17 +262,6 @@ def _with_shortfall(run: Run, reason: str) -> str:
     if run.policy is None or possible_world(run):
         return reason
     return f"{reason}; {run.counts.possible} of min {run.policy.min_nodes} are left"
-
-
-def drop_waits(tables: Tables, session: Session, answer: Error) -> None:
-    """End all waits of one session with an error."""
-    run = tables.runs.get(session.run_id)
-    for request_id in list(session.parked):
-        tables.deadlines.cancel(("wait", session.id, request_id))
-        if run is not None and run.generation is not None:
-            run.generation.kv.drop((session.id, request_id))
-            nccl.drop(run.generation, (session.id, request_id))
-        tables.answer(session, request_id, answer, keep=False)
 
 
 def _rank(run: Run, session: Session) -> int | None:
@@ -322,12 +303,3 @@ def _loopback(host: str) -> bool:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return host in ("", "localhost")  # an unknown peer tells nothing
-
-
-def _stale_text(run: Run, fence: Fence) -> str:
-    generation = run.generation
-    if generation is None or (run.phase is Phase.ENDED and not run.members):
-        return f"generation {fence} of run {run.id!r} is over"
-    if generation.fence == fence and generation.ended is not None:
-        return f"generation {fence} of run {run.id!r} ended: {generation.ended.reason}"
-    return f"generation {fence} of run {run.id!r} is over; the last one is {generation.fence}"

@@ -5,13 +5,14 @@ A breach raises AssertionError naming the rule of SEMANTICS.md and telling the r
 """
 
 from rdzv_proto import limits
-from rdzv_proto.messages import Ended, Fence, Joined, NcclIds
+from rdzv_proto.messages import Ended, Error, Fence, Joined, NcclIds, Released
 from rdzv_server.core import unique_id
-from rdzv_server.core.events import Effect, Send
+from rdzv_server.core.events import Effect, Release, Send
 from rdzv_server.core.ids import Record, State
 from rdzv_server.core.model import Generation, Kind, Phase, Run
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.roster import kind_of
+from rdzv_server.core.store_model import SHARED, Stage
 from rdzv_server.core.tables import Tables
 
 
@@ -22,6 +23,8 @@ def check(tables: Tables) -> None:
         AssertionError: naming the broken rule.
     """
     _check_sessions(tables)
+    _check_rounds(tables)
+    _check_stores(tables)
     _check_slots(tables)
     for run in tables.runs.values():
         try:
@@ -46,6 +49,8 @@ def check_effects(tables: Tables, effects: list[Effect]) -> None:
     """
     _check_secrets(tables, effects)
     for effect in effects:
+        if isinstance(effect, Release):
+            assert not isinstance(effect.message, Joined), "S1: one rank for many nodes"
         if not isinstance(effect, Send) or not isinstance(effect.message, Joined):
             continue
         connection = tables.connections.get(effect.conn)
@@ -66,6 +71,7 @@ class Monitor:
         self._fences: dict[str, Fence] = {}
         self._digests: dict[tuple[str, Fence], bytes] = {}
         self._ends: dict[tuple[str, Fence], Ended] = {}
+        self._decisions: dict[tuple[str, Fence, str, int], Released | Error] = {}
 
     def check(self, tables: Tables) -> None:
         """Check one state against all earlier ones.
@@ -84,11 +90,19 @@ class Monitor:
             self._fences[run.id] = generation.fence
             digest = self._digests.setdefault(key, generation.digest)
             assert digest == generation.digest, f"S3: the table of {key} changed"
+            self._check_decisions(run.id, generation)
             if generation.ended is not None:
                 ended = self._ends.setdefault(key, generation.ended)
                 assert ended == generation.ended, f"S9: {key} has two reasons for its end"
             else:
                 assert key not in self._ends, f"S9: {key} lives again"
+
+    def _check_decisions(self, run_id: str, generation: Generation) -> None:
+        for barrier in generation.barriers.all():
+            for decision in barrier.decisions:
+                key = (run_id, generation.fence, barrier.name, decision.round)
+                first = self._decisions.setdefault(key, decision.reply)
+                assert first is decision.reply, f"S14: {key} has two decisions"
 
 
 def _check_sessions(tables: Tables) -> None:
@@ -105,6 +119,50 @@ def _check_sessions(tables: Tables) -> None:
     for key, session in tables.nodes.items():
         assert key == (session.run_id, session.node_id), "S5: the node index is wrong"
         assert tables.sessions.get(session.id) is session, "S5: a removed session is indexed"
+
+
+def _check_rounds(tables: Tables) -> None:
+    for serial, (run, generation, barrier) in tables.rounds.items():
+        terms = barrier.terms
+        assert barrier.serial == serial, "L5: a barrier round with another's deadline"
+        assert terms is not None, "an open barrier round without terms"
+        assert barrier.arrivals, "an open barrier round that nobody waits in"
+        assert len(barrier.arrivals) < terms.needed, "S13: all are there, and nobody noticed"
+        assert generation is None or generation.usable, "S11: a barrier round of a dead generation"
+        for member, arrival in barrier.arrivals.items():
+            session = arrival.session
+            assert tables.sessions.get(session.id) is session, (
+                "S13: an arrival of a removed session"
+            )
+            assert arrival.request_id in session.parked, "L3: an arrival that nobody waits for"
+            assert terms.includes(member), "S16: a stranger is counted"
+            if generation is not None and terms.of == "nodes":
+                assert generation.rank_of[session.id] == member, "S13: counted under another rank"
+        assert run.id in tables.runs, "a barrier round of a forgotten run"
+        kept = [decision.round for decision in barrier.decisions]
+        first = barrier.round - len(kept)
+        assert kept == list(range(first, barrier.round)), "S15: rounds are not numbered one by one"
+
+
+def _check_stores(tables: Tables) -> None:
+    for listener, store in tables.stores.items():
+        assert store.listener == listener, "a store under another number"
+        if store.listener == SHARED:
+            assert store.clients, "a store at the main port without clients"
+            continue
+        run = tables.runs.get(store.run_id)
+        if store.stage is Stage.CLOSING:
+            assert store.clients, "a closing store without clients"
+        elif store.fence is None:
+            assert run is not None, "a waiting store without its run"
+            assert run.store is store, "a store waits for a generation that nobody forms"
+        else:
+            live = None if run is None else run.live
+            assert live is not None, f"S11: the store of {store.fence} takes clients after its end"
+            assert live.store is store, f"S11: the store of {store.fence} is not its own"
+    for conn, client in tables.store_clients.items():
+        assert client.store.clients.get(conn) is client, "a client that its store does not know"
+        assert tables.stores.get(client.store.listener) is client.store, "a client without a store"
 
 
 def _check_members(tables: Tables, run: Run) -> None:
@@ -161,6 +219,8 @@ def _check_generation(tables: Tables, run: Run, generation: Generation) -> None:
     assert generation.fence.generation <= run.number, "S2: a fence from the future"
     if generation.live:
         assert policy is not None, "a live run without a policy"
+        served = generation.store is not None and generation.store.port > 0
+        assert served == (policy.worker_store == "server"), "the workers have the wrong store"
         assert seats(policy, len(participants)) == len(participants), "S1: a world of wrong size"
         for participant in participants:
             alive = participant.session_id in tables.sessions

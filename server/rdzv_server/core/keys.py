@@ -1,5 +1,5 @@
-"""Requests on the keys of a generation. Waiting ones are parked and answered by the write that
-completes them, by their deadline, or by the end of the generation, whichever comes first."""
+"""Requests on keys: of a generation, or of the run itself. Waiting ones are parked and answered by the
+write that completes them, by their deadline, or by the end of the generation, whichever comes first."""
 
 from collections.abc import Iterable
 
@@ -10,22 +10,35 @@ from rdzv_proto.messages import (
     Done,
     Fence,
     KvAdd,
+    KvAppend,
+    KvCas,
+    KvCheck,
+    KvCount,
+    KvDelete,
+    KvEntry,
     KvGet,
+    KvList,
+    KvMissing,
     KvMultiGet,
     KvMultiSet,
     KvNumber,
+    KvPage,
     KvSet,
+    KvSwapped,
     KvValue,
     KvValues,
     KvWait,
 )
-from rdzv_server.core import generations, words
-from rdzv_server.core.kv import Reading, Wait, keys_of
-from rdzv_server.core.model import Generation, Role, Run, Session
+from rdzv_server.core import waits, words
+from rdzv_server.core.kv import Entry, Namespace, Reading, Wait, keys_of
+from rdzv_server.core.model import Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 
-Writing = KvSet | KvAdd | KvMultiSet
+Looking = KvCheck | KvCount | KvList
+"""Requests that are answered at once and change nothing."""
+
+Writing = KvSet | KvAdd | KvMultiSet | KvCas | KvAppend | KvDelete
 
 _REPLY_BYTES_MAX = limits.FRAME_BYTES_MAX_CLIENT - limits.FRAME_BYTES_MAX_CONTROL
 
@@ -36,20 +49,34 @@ def read(tables: Tables, session: Session, request_id: int, ask: Reading) -> Any
     Raises:
         Refused: STALE_GENERATION, NOT_A_MEMBER, WAIT_TIMEOUT (no time was given), LIMIT_EXCEEDED.
     """
-    run, generation = _generation(tables, session, ask.fence)
+    run, space = _space(tables, session, ask.fence, make=ask.timeout_ms > 0)
     keys = keys_of(ask)
-    values = generation.kv.get(keys)
-    if values is not None:
-        return _found(ask, values)
+    entries = space.get(keys)
+    if entries is not None:
+        return _found(ask, entries)
     if ask.timeout_ms == 0:
-        raise _timeout(run, ask.fence, generation.kv.missing(keys), 0.0)
-    waiter = (session.id, request_id)
-    if request_id not in session.parked:
-        _check_parked(session)
-        session.parked.add(request_id)
-        generation.kv.wait(waiter, ask)
+        raise _timeout(run, ask.fence, space.missing(keys), 0.0)
+    if waits.park(session, request_id):
+        waiter = (session.id, request_id)
+        space.wait(waiter, ask)
         tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
     return None
+
+
+def look(tables: Tables, session: Session, ask: Looking) -> AnyReply:
+    """Say what is there.
+
+    Raises:
+        Refused: STALE_GENERATION, NOT_A_MEMBER, UNKNOWN_RUN.
+    """
+    _, space = _space(tables, session, ask.fence, make=False)
+    match ask:
+        case KvCheck():
+            return KvMissing(keys=space.missing(ask.keys))
+        case KvCount():
+            return KvNumber(value=space.count(ask.prefix))
+        case KvList():
+            return _page(space, ask)
 
 
 def write(tables: Tables, session: Session, ask: Writing) -> AnyReply:
@@ -58,57 +85,124 @@ def write(tables: Tables, session: Session, ask: Writing) -> AnyReply:
     Raises:
         Refused: STALE_GENERATION, NOT_A_MEMBER, LIMIT_EXCEEDED, NOT_A_NUMBER, MALFORMED.
     """
-    _, generation = _generation(tables, session, ask.fence)
-    reply: AnyReply = Done()
+    run, space = _space(tables, session, ask.fence, make=True)
+    if ask.fence is None and run.kv_over:
+        run.kv_over = False
+        run.kv.clear()
     match ask:
         case KvSet():
-            woken = generation.kv.set((ask.key,), (ask.value,))
+            woken = space.set((ask.key,), (ask.value,))
+            reply: AnyReply = Done(revision=space.revision)
         case KvAdd():
-            total, woken = generation.kv.add(ask.key, ask.delta)
-            reply = KvNumber(value=total)
+            total, woken = space.add(ask.key, ask.delta)
+            reply = KvNumber(value=total, revision=space.revision)
         case KvMultiSet():
             if len(ask.keys) != len(ask.values):
                 raise Refused(
                     ErrorCode.MALFORMED, f"{len(ask.keys)} keys and {len(ask.values)} values"
                 )
-            woken = generation.kv.set(ask.keys, ask.values)
-    _answer_woken(tables, generation, woken)
+            woken = space.set(ask.keys, ask.values)
+            reply = Done(revision=space.revision)
+        case KvCas():
+            reply, woken = _compare_and_set(space, ask)
+        case KvAppend():
+            length, woken = space.append(ask.key, ask.value)
+            reply = KvNumber(value=length, revision=space.revision)
+        case KvDelete():
+            woken = []
+            reply = KvNumber(value=space.delete(ask.keys), revision=space.revision)
+    if woken:
+        _answer_woken(tables, space, woken)
     return reply
 
 
 def wait_over(tables: Tables, session: Session, request_id: int) -> None:
     """A wait's time is up: say which keys are missing."""
     run = tables.runs.get(session.run_id)
-    if run is None or run.generation is None:
+    if run is None:
         return
     generation = run.generation
-    wait = generation.kv.drop((session.id, request_id))
-    if wait is not None:
-        waited_s = wait.ask.timeout_ms / 1000
-        refusal = _timeout(run, generation.fence, wait.missing, waited_s)
-        tables.answer(session, request_id, refusal.reply(), keep=False)
+    spaces: list[tuple[Namespace, Fence | None]] = [(run.kv, None)]
+    if generation is not None:
+        spaces.append((generation.kv, generation.fence))
+    for space, fence in spaces:
+        wait = space.drop((session.id, request_id))
+        if wait is not None:
+            waited_s = wait.ask.timeout_ms / 1000
+            refusal = _timeout(run, fence, wait.missing_in_order(), waited_s)
+            tables.answer(session, request_id, refusal.reply(), keep=False)
 
 
-def _answer_woken(tables: Tables, generation: Generation, woken: Iterable[Wait]) -> None:
+def _space(
+    tables: Tables, session: Session, fence: Fence | None, *, make: bool
+) -> tuple[Run, Namespace]:
+    """The key space that a request means: of a generation it is in, or of its run. A run that is not
+    there is made only by those who write or wait, so that a wrong name is noticed."""
+    if fence is not None:
+        run, generation = waits.generation_of(tables, session, fence)
+        return run, generation.kv
+    if not make and session.run_id not in tables.runs:
+        raise Refused(
+            ErrorCode.UNKNOWN_RUN, f"there is no run {session.run_id!r}, and so it has no keys"
+        )
+    run = tables.use_run(session.run_id)
+    return run, run.kv
+
+
+def _compare_and_set(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait]]:
+    entry = space.find(ask.key)
+    if ask.revision is not None:
+        good = ask.revision == (0 if entry is None else entry.revision)
+    else:
+        good = ask.expected == (None if entry is None else entry.value)
+    if good:
+        woken = space.set((ask.key,), (ask.value,))
+        return KvSwapped(swapped=True, value=ask.value, revision=space.revision), woken
+    if entry is None:
+        return KvSwapped(), []
+    return KvSwapped(value=entry.value, revision=entry.revision), []
+
+
+def _page(space: Namespace, ask: KvList) -> KvPage:
+    found = space.page(ask.prefix, ask.after, limits.KEYS_PER_PAGE_MAX + 1)
+    entries: list[KvEntry] = []
+    room = limits.PAGE_BYTES_MAX
+    for key, entry in found[: limits.KEYS_PER_PAGE_MAX]:
+        if ask.values:
+            room -= len(entry.value)
+            if room < 0 and entries:
+                break
+        entries.append(
+            KvEntry(
+                key=key,
+                revision=entry.revision,
+                value_bytes=len(entry.value),
+                value=entry.value if ask.values else None,
+            )
+        )
+    return KvPage(entries=entries, more=len(entries) < len(found), revision=space.revision)
+
+
+def _answer_woken(tables: Tables, space: Namespace, woken: Iterable[Wait]) -> None:
     for wait in woken:
-        tables.deadlines.cancel(("wait", *wait.waiter))
-        values = generation.kv.get(keys_of(wait.ask))
+        entries = space.get(keys_of(wait.ask))
         session = tables.sessions.get(wait.waiter[0])
-        if session is not None and values is not None:
+        if session is not None and entries is not None:
             try:
-                reply = _found(wait.ask, values)
+                reply = _found(wait.ask, entries)
             except Refused as refused:
                 reply = refused.reply()
             tables.answer(session, wait.waiter[1], reply, keep=False)
 
 
-def _found(ask: Reading, values: list[bytes]) -> AnyReply:
+def _found(ask: Reading, entries: list[Entry]) -> AnyReply:
     match ask:
         case KvGet():
-            return KvValue(value=values[0])
+            return KvValue(value=entries[0].value, revision=entries[0].revision)
         case KvWait():
             return Done()
         case KvMultiGet():
+            values = [entry.value for entry in entries]
             if sum(map(len, values)) > _REPLY_BYTES_MAX:
                 raise Refused(
                     ErrorCode.LIMIT_EXCEEDED,
@@ -117,35 +211,8 @@ def _found(ask: Reading, values: list[bytes]) -> AnyReply:
             return KvValues(values=values)
 
 
-def _generation(tables: Tables, session: Session, fence: Fence) -> tuple[Run, Generation]:
-    run = tables.runs.get(session.run_id)
-    if run is None:
-        raise Refused(ErrorCode.STALE_GENERATION, f"run {session.run_id!r} is over")
-    generation = generations.usable(run, fence)
-    inside = (
-        session.fence == fence
-        if session.role is Role.WORKER
-        else session.id in (generation.rank_of)
-    )
-    if not inside:
-        raise Refused(
-            ErrorCode.NOT_A_MEMBER,
-            f"node {session.node_id!r} is not in generation {fence} of run {run.id!r}",
-        )
-    return run, generation
-
-
-def _check_parked(session: Session) -> None:
-    if len(session.parked) >= limits.PARKED_PER_SESSION_MAX:
-        raise Refused(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"{limits.PARKED_PER_SESSION_MAX} requests of this session wait already",
-        )
-
-
-def _timeout(run: Run, fence: Fence, missing: Iterable[str], waited_s: float) -> Refused:
+def _timeout(run: Run, fence: Fence | None, missing: Iterable[str], waited_s: float) -> Refused:
     shown = words.names([repr(key[:64]) for key in missing])
-    return Refused(
-        ErrorCode.WAIT_TIMEOUT,
-        f"run {run.id!r} generation {fence}: nobody set {shown} within {words.seconds(waited_s)}",
-    )
+    where = f"run {run.id!r}" + ("" if fence is None else f" generation {fence}")
+    text = f"{where}: nobody set {shown} within {words.seconds(waited_s)}"
+    return Refused(ErrorCode.WAIT_TIMEOUT, text if waited_s else f"{where} has no key {shown}")

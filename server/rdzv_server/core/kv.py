@@ -1,16 +1,20 @@
-"""The keys of one generation: values, counters and the requests that wait for keys.
+"""One key space: values, counters, revisions and the requests that wait for keys.
 
-A namespace is born with its generation and dies with it (S11). Waits are entries in a table, woken by
-the write that completes them in the same step (S24). Limits refuse without side effect (S25).
+A key space belongs to a generation and dies with it (S11), or to a run. Waits are entries in a table,
+woken by the write that completes them in the same step (S24). Limits refuse without side effect (S25).
+Every change has a number, the revision; a key's revision is that of its last change.
 """
 
+import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import KvGet, KvMultiGet, KvWait
+from rdzv_server.core.quota import Quota
 from rdzv_server.core.refusal import Refused
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
@@ -24,14 +28,25 @@ Reading = KvGet | KvWait | KvMultiGet
 """Requests that may wait for keys."""
 
 
+class Entry(NamedTuple):
+    """What a key holds."""
+
+    value: bytes
+    revision: int
+
+
 @dataclass(slots=True)
 class Wait:
     """A request that waits."""
 
     waiter: Waiter
     ask: Reading
-    missing: dict[str, None]
-    """Keys that have not come yet, in the order in which they were asked for."""
+    missing: set[str]
+    """Keys that are not there right now."""
+
+    def missing_in_order(self) -> list[str]:
+        """In the order in which they were asked for."""
+        return [key for key in dict.fromkeys(keys_of(self.ask)) if key in self.missing]
 
 
 def keys_of(ask: Reading) -> list[str]:
@@ -40,66 +55,92 @@ def keys_of(ask: Reading) -> list[str]:
 
 
 class Namespace:
-    """Keys and values, and who waits for which key."""
+    """Keys and values, and who waits for which key.
 
-    __slots__ = ("_by_key", "_bytes", "_values", "_waits")
+    Args:
+        quota: what the run's key spaces may hold together.
+    """
 
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
+    __slots__ = ("_by_key", "_bytes", "_entries", "_quota", "_waits", "revision")
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota = quota
+        self._entries: dict[str, Entry] = {}
         self._bytes = 0
+        self.revision = 0
+        """Number of changes so far."""
         self._waits: dict[Waiter, Wait] = {}
         self._by_key: dict[str, dict[Waiter, None]] = {}
+        """Every key that a wait names, whether it is there or not."""
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._entries)
 
     @property
     def bytes_used(self) -> int:
         """Of keys and values together."""
         return self._bytes
 
-    def get(self, keys: Sequence[str]) -> list[bytes] | None:
-        """The values of all keys, or None if one is missing."""
+    # --- reading ------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[str]) -> list[Entry] | None:
+        """The entries of all keys, or None if one is missing."""
         try:
-            return [self._values[key] for key in keys]
+            return [self._entries[key] for key in keys]
         except KeyError:
             return None
 
+    def find(self, key: str) -> Entry | None:
+        """One entry, or None."""
+        return self._entries.get(key)
+
     def missing(self, keys: Sequence[str]) -> list[str]:
         """Those keys that are not there."""
-        return [key for key in keys if key not in self._values]
+        return [key for key in keys if key not in self._entries]
+
+    def count(self, prefix: str) -> int:
+        """How many keys begin with a prefix."""
+        return sum(key.startswith(prefix) for key in self._entries) if prefix else len(self)
+
+    def page(self, prefix: str, after: str, keys_max: int) -> list[tuple[str, Entry]]:
+        """The first keys behind `after` that begin with a prefix, in order."""
+        found = heapq.nsmallest(
+            keys_max, (key for key in self._entries if key > after and key.startswith(prefix))
+        )
+        return [(key, self._entries[key]) for key in found]
+
+    # --- writing: each returns the waits that it completes, removed ---------------------------
 
     def set(self, keys: Sequence[str], values: Sequence[bytes]) -> list[Wait]:
-        """Set several keys in one step.
-
-        Returns:
-            The waits that this completes, removed.
+        """Set several keys in one change.
 
         Raises:
             Refused: LIMIT_EXCEEDED; nothing is changed.
         """
         new = dict(zip(keys, values, strict=True))
-        grown = sum(
-            len(value) - len(self._values[key])
-            if key in self._values
-            else len(key.encode()) + len(value)
-            for key, value in new.items()
-        )
-        self._check_limits(grown, sum(key not in self._values for key in new))
-        self._values.update(new)
-        self._bytes += grown
-        return [wait for key in new for wait in self._wake(key)]
+        entries = self._entries
+        grown = added = 0
+        for key, value in new.items():
+            old = entries.get(key)
+            if old is None:
+                added += 1
+                grown += len(key.encode()) + len(value)
+            else:
+                grown += len(value) - len(old.value)
+        self._take(grown, added)
+        self.revision += 1
+        for key, value in new.items():
+            entries[key] = Entry(value, self.revision)
+        return [wait for key in new for wait in self._wake(key)] if self._waits else []
 
     def add(self, key: str, delta: int) -> tuple[int, list[Wait]]:
         """Add to a decimal counter; a missing key counts as 0.
 
-        Returns:
-            The new value and the waits that this completes.
-
         Raises:
             Refused: NOT_A_NUMBER or LIMIT_EXCEEDED; nothing is changed.
         """
-        old = self._values.get(key, b"0")
+        entry = self._entries.get(key)
+        old = b"0" if entry is None else entry.value
         if not _DECIMAL.fullmatch(old):
             raise Refused(ErrorCode.NOT_A_NUMBER, f"the value of key {key!r} is no decimal number")
         total = int(old) + delta
@@ -107,17 +148,57 @@ class Namespace:
             raise Refused(ErrorCode.NOT_A_NUMBER, f"counter {key!r} would leave 64 bits")
         return total, self.set((key,), (str(total).encode(),))
 
+    def append(self, key: str, value: bytes) -> tuple[int, list[Wait]]:
+        """Append to a value; a missing key counts as empty. Returns the new length as well.
+
+        Raises:
+            Refused: LIMIT_EXCEEDED; nothing is changed.
+        """
+        entry = self._entries.get(key)
+        joined = value if entry is None else entry.value + value
+        if len(joined) > limits.VALUE_BYTES_MAX:
+            raise Refused(
+                ErrorCode.LIMIT_EXCEEDED,
+                f"the value of key {key!r} would have {len(joined)} bytes; the limit is "
+                f"{limits.VALUE_BYTES_MAX}",
+            )
+        return len(joined), self.set((key,), (joined,))
+
+    def delete(self, keys: Sequence[str]) -> int:
+        """Delete keys in one change; returns how many were there.
+
+        A wait for several keys is complete when all are there at one time, so those that had seen a
+        deleted key wait for it again.
+        """
+        there = [key for key in dict.fromkeys(keys) if key in self._entries]
+        if not there:
+            return 0
+        self.revision += 1
+        freed = 0
+        for key in there:
+            freed += len(key.encode()) + len(self._entries.pop(key).value)
+            for waiter in self._by_key.get(key, ()):
+                self._waits[waiter].missing.add(key)
+        self._take(-freed, -len(there))
+        return len(there)
+
+    def clear(self) -> None:
+        """Drop all keys and give their room back; waits go on."""
+        self.delete(list(self._entries))
+
+    # --- waits --------------------------------------------------------------------------------
+
     def wait(self, waiter: Waiter, ask: Reading) -> None:
         """Enter a wait for all keys of a request; at least one of them must be missing."""
-        missing = dict.fromkeys(self.missing(keys_of(ask)))
-        self._waits[waiter] = Wait(waiter, ask, missing)
-        for key in missing:
+        keys = keys_of(ask)
+        self._waits[waiter] = Wait(waiter, ask, set(self.missing(keys)))
+        for key in keys:
             self._by_key.setdefault(key, {})[waiter] = None
 
     def drop(self, waiter: Waiter) -> Wait | None:
         """Remove a wait, if it is there."""
         wait = self._waits.pop(waiter, None)
-        for key in wait.missing if wait is not None else ():
+        for key in dict.fromkeys(keys_of(wait.ask)) if wait is not None else ():
             waiters = self._by_key[key]
             waiters.pop(waiter, None)
             if not waiters:
@@ -128,23 +209,22 @@ class Namespace:
         """All waits, in the order in which they began."""
         return list(self._waits)
 
-    def _wake(self, key: str) -> list[Wait]:
-        done = []
-        for waiter in self._by_key.pop(key, {}):
+    def _wake(self, key: str) -> Iterator[Wait]:
+        for waiter in list(self._by_key.get(key, ())):
             wait = self._waits[waiter]
-            del wait.missing[key]
+            wait.missing.discard(key)
             if not wait.missing:
-                done.append(self._waits.pop(waiter))
-        return done
+                self.drop(waiter)
+                yield wait
 
-    def _check_limits(self, grown: int, keys_new: int) -> None:
-        if self._bytes + grown > limits.KV_BYTES_PER_RUN_MAX:
+    def _take(self, grown: int, keys_new: int) -> None:
+        """Use room of the run's quota, or give it back."""
+        if (grown > 0 or keys_new > 0) and not self._quota.allows(grown, keys_new):
             raise Refused(
                 ErrorCode.LIMIT_EXCEEDED,
-                f"the run's keys and values would exceed {limits.KV_BYTES_PER_RUN_MAX} bytes",
+                f"the run's keys would exceed {self._quota.bytes_max} bytes of keys and values, or "
+                f"{self._quota.keys_max} keys",
+                "Delete keys that are not needed, or keep large values elsewhere.",
             )
-        if len(self._values) + keys_new > limits.KV_KEYS_PER_RUN_MAX:
-            raise Refused(
-                ErrorCode.LIMIT_EXCEEDED,
-                f"the run would hold more than {limits.KV_KEYS_PER_RUN_MAX} keys",
-            )
+        self._quota.take(grown, keys_new)
+        self._bytes += grown

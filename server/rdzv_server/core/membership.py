@@ -17,7 +17,7 @@ from rdzv_proto.messages import (
     Notice,
     Policy,
 )
-from rdzv_server.core import generations, roster, words
+from rdzv_server.core import generations, roster, stores, words
 from rdzv_server.core.model import Member, PendingJoin, Phase, Run, Session
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
@@ -79,6 +79,7 @@ def leave(tables: Tables, session: Session, ask: Leave) -> Done:
     """Leave in an orderly way. Leaving twice is fine."""
     run, member = tables.runs.get(session.run_id), session.member
     if run is None or member is None:
+        generations.end_waits(tables, run, session, "it left")
         return Done()
     generation = run.generation
     in_world = generation is not None and session.id in generation.rank_of
@@ -174,6 +175,13 @@ def _check_policy(tables: Tables, run: Run, session: Session, policy: Policy) ->
 
 
 def _check_possible(policy: Policy) -> None:
+    if policy.worker_store not in stores.WORKER_STORES:
+        raise Refused(
+            ErrorCode.MALFORMED,
+            f"worker_store is {policy.worker_store!r}; this server knows "
+            f"{' and '.join(map(repr, stores.WORKER_STORES))}",
+            "Choose one of them with --rdzv-conf=worker_store=…, or update the server.",
+        )
     if policy.min_nodes > policy.max_nodes or not seats(policy, policy.max_nodes):
         raise Refused(
             ErrorCode.MALFORMED,
@@ -185,6 +193,7 @@ def _check_possible(policy: Policy) -> None:
 
 def _begin_life(tables: Tables, run: Run, session: Session, policy: Policy) -> None:
     run.policy, run.policy_from = policy, words.node(session)
+    _begin_keys(run)
     run.formed = run.renewals = run.announced = 0
     run.forming_at = run.renewed_at = tables.t
     run.min_met_at = run.newcomer_at = None
@@ -211,6 +220,13 @@ def _begin_life(tables: Tables, run: Run, session: Session, policy: Policy) -> N
             "default_run_id", level="warning", run=run.id, node=session.node_id, text=text
         )
         tables.push(session, Notice(message=text))
+
+
+def _begin_keys(run: Run) -> None:
+    """Keys of an earlier life are not read in this one; those set since it ended are."""
+    if run.kv_over:
+        run.kv_over = False
+        run.kv.clear()
 
 
 def _enter(tables: Tables, run: Run, session: Session) -> Member:

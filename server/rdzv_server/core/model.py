@@ -9,17 +9,22 @@ import enum
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
+from rdzv_proto import limits
 from rdzv_proto.messages import (
     Address,
     AnyReply,
     Ended,
     Fence,
+    MasterProbe,
     Policy,
 )
 from rdzv_server.core.ids import Ids
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.quorum import Tally
+from rdzv_server.core.quota import Quota
 from rdzv_server.core.ranks import Seat
+from rdzv_server.core.rounds import Barriers
+from rdzv_server.core.store_model import Store
 from rdzv_server.core.story import Story
 
 
@@ -165,10 +170,19 @@ class Generation:
     master_reason: str
     formed_at: float
     kv: Namespace
+    barriers: Barriers = field(default_factory=Barriers)
     seats: tuple[Seat, ...] = ()
     """Who sat where, for the next world's ranks."""
+    store: Store | None = None
+    """The workers' store, if the server serves it."""
     finished: set[int] = field(default_factory=set)
     """Session ids of participants whose work is done."""
+    probes: dict[int, MasterProbe] = field(default_factory=dict)
+    """By session id: the last word of each node on MASTER_ADDR and MASTER_PORT."""
+    worker_pids: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By session id: process id to global rank of the node's workers."""
+    worker_world: int = 0
+    """Number of workers of all nodes together; 0: no node has told."""
     ended: Ended | None = None
     ids: Ids = field(default_factory=Ids)
     """Unique ids of its communicators."""
@@ -220,6 +234,8 @@ class Run:
     """Names or node ids that the nodes said to wait for."""
     generation: Generation | None = None
     """The live generation, or the last one."""
+    store: Store | None = None
+    """The workers' store of the generation that forms next."""
     last_ended: Ended | None = None
     """How the last generation ended; stays while the next one lives."""
     formed: int = 0
@@ -250,11 +266,31 @@ class Run:
     progress_told: object = None
     warned: set[str] = field(default_factory=set)
     story: Story = field(default_factory=Story)
+    quota: Quota = field(
+        default_factory=lambda: Quota(limits.KV_BYTES_PER_RUN_MAX, limits.KV_KEYS_PER_RUN_MAX)
+    )
+    """What all key spaces of the run may hold together."""
+    kv: Namespace = field(init=False)
+    """The keys of the run itself: they outlive its generations, and end with its life."""
+    kv_over: bool = False
+    """A life of the run ended: its keys can still be read, and the next write or join clears them."""
+    barriers: Barriers = field(default_factory=Barriers)
+    """Rounds of any so many clients."""
+    used_at: float = 0.0
+    """When its keys or barriers were last asked for."""
+
+    def __post_init__(self) -> None:
+        self.kv = Namespace(self.quota)
 
     @property
     def counts(self) -> Tally:
         """For the quorum decision."""
         return Tally(*self.tally[: Kind.ASIDE])
+
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits for a key or at a barrier of the run itself."""
+        return bool(self.kv.waiters() or self.barriers.waiting())
 
     @property
     def forming(self) -> bool:

@@ -18,10 +18,10 @@ from rdzv_proto.messages import (
     NcclPut,
     NcclReady,
 )
-from rdzv_server.core import generations, nccl, nccl_words, unique_id, words
+from rdzv_server.core import nccl, nccl_words, unique_id, waits, words
 from rdzv_server.core.ids import Rank, Record, Shape, State, Wait
 from rdzv_server.core.kv import Waiter
-from rdzv_server.core.model import Generation, Role, Run, Session
+from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 
@@ -328,21 +328,8 @@ def _own_rank(record: Record, session: Session, number: int) -> Rank:
 
 
 def _generation(tables: Tables, session: Session, fence: Fence) -> tuple[Run, Generation]:
-    run = tables.runs.get(session.run_id)
-    if run is None:
-        raise Refused(ErrorCode.STALE_GENERATION, f"run {session.run_id!r} is over")
-    generation = generations.usable(run, fence)
+    """The live generation: one that ended in success mints no more ids either."""
+    run, generation = waits.generation_of(tables, session, fence)
     if generation.ended is not None:
-        raise Refused(
-            ErrorCode.STALE_GENERATION,
-            f"generation {fence} of run {run.id!r} ended: {generation.ended.reason}",
-        )
-    inside = (
-        session.fence == fence if session.role is Role.WORKER else session.id in generation.rank_of
-    )
-    if not inside:
-        raise Refused(
-            ErrorCode.NOT_A_MEMBER,
-            f"node {session.node_id!r} is not in generation {fence} of run {run.id!r}",
-        )
+        raise Refused(ErrorCode.STALE_GENERATION, waits.stale_text(run, fence))
     return run, generation

@@ -12,7 +12,7 @@ import hmac
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import HelloAdmin, HelloNode, HelloWorker, Resume, Welcome
-from rdzv_server.core import generations, words
+from rdzv_server.core import generations, waits, words
 from rdzv_server.core.model import Connection, Role, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.roster import recount
@@ -73,7 +73,7 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
     run = tables.runs.get(hello.run)
     if run is None:
         raise Refused(ErrorCode.UNKNOWN_RUN, f"there is no run {hello.run!r}")
-    generations.usable(run, hello.fence)
+    waits.usable(run, hello.fence)
     key = (hello.run, hello.node_id, hello.incarnation)
     session = tables.workers.get(key)
     if hello.resume is not None:

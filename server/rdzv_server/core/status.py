@@ -84,7 +84,7 @@ def _run_status(tables: Tables, run: Run) -> RunStatus:
     participants = 0 if live is None else len(live.participants)
     return RunStatus(
         run=run.id,
-        phase=run.phase.value,
+        phase="idle" if run.policy is None else run.phase.value,
         phase_age_ms=_ms(tables.t - run.phase_at),
         fence=run.fence,
         policy=run.policy,

@@ -7,16 +7,19 @@ effects in `effects`. Runs touched by a step are settled at its end, once.
 import hashlib
 import hmac
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye
 from rdzv_server.core.clock import RunClock
 from rdzv_server.core.deadlines import Deadlines
-from rdzv_server.core.events import Broadcast, Close, Effect, Level, Report, Send
-from rdzv_server.core.model import Connection, Phase, Run, Session
+from rdzv_server.core.events import Broadcast, Close, Effect, Level, Release, Report, Send
+from rdzv_server.core.model import Connection, Generation, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
+from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.core.store_model import Store, StoreClient
 
 FENCED_KEPT_MAX = 10_000
 """Superseded sessions that are remembered, so that their processes learn why they were cut."""
@@ -26,7 +29,8 @@ TOMBSTONES_MAX = 10_000
 
 DeadlineKey = tuple[str, str | int, int]
 """("session", id, 0), ("hello" or "idle", connection, 0), ("run" or "forget", run id, 0),
-("wait", session, request), ("nccl", run id, number of a record)."""
+("wait", session, request), ("round", serial, 0), ("store", listener, 0),
+("greet", store client's connection, 0), ("nccl", run id, number of a record)."""
 
 
 class Tables:
@@ -55,7 +59,14 @@ class Tables:
         self.tombstones: OrderedDict[str, int] = OrderedDict()
         self.generation_floor = 0
         self.session_last = 0
+        self.stores: dict[int, Store] = {}
+        """By listener: of forming runs, of live generations, and of those that just ended."""
+        self.store_clients: dict[int, StoreClient] = {}
+        self.listener_last = 0
         self.deadlines: Deadlines[DeadlineKey] = Deadlines()
+        self.rounds: dict[int, tuple[Run, Generation | None, Barrier]] = {}
+        """Open barrier rounds by serial number."""
+        self.round_last = 0
         self.dirty: dict[str, None] = {}
         self.effects: list[Effect] = []
         self.shutting_down = False
@@ -75,11 +86,29 @@ class Tables:
 
     def answer(self, session: Session, request_id: int, message: AnyReply, *, keep: bool) -> None:
         """Answer a request, parked or not; with `keep` the reply is recorded for a retry."""
-        session.parked.discard(request_id)
+        if request_id in session.parked:
+            session.parked.discard(request_id)
+            self.deadlines.cancel(("wait", session.id, request_id))
         if keep:
             session.replies[request_id] = message
         if session.connection is not None:
             self.effects.append(Send(session.connection.id, request_id, message))
+
+    def release(
+        self, waiting: Iterable[tuple[Session, int]], message: AnyReply, *, keep: bool
+    ) -> None:
+        """Give many parked requests the same answer: what `answer` does for each, encoded once."""
+        to = []
+        for session, request_id in waiting:
+            if request_id in session.parked:
+                session.parked.discard(request_id)
+                self.deadlines.cancel(("wait", session.id, request_id))
+            if keep:
+                session.replies[request_id] = message
+            if session.connection is not None:
+                to.append((session.connection.id, request_id))
+        if to:
+            self.effects.append(Release(tuple(to), message))
 
     def close(self, connection: Connection, code: ErrorCode | None = None, text: str = "") -> None:
         """Cut a connection and forget it; with a code, say why first."""
@@ -143,6 +172,31 @@ class Tables:
             run = self.runs[run_id] = Run(run_id, number, phase_at=self.t)
         return run
 
+    def use_run(self, run_id: str) -> Run:
+        """The run of that name, for its own keys and barriers; made if there is none. A run without
+        nodes stays for its keep time after the last use.
+
+        Raises:
+            Refused: LIMIT_EXCEEDED.
+        """
+        run = self.open_run(run_id)
+        run.used_at = self.t
+        if run.phase in (Phase.ENDED, Phase.CLOSED) and not run.members:
+            self.deadlines.set(("forget", run.id, 0), self.t + self.settings.run_keep_s)
+        return run
+
+    def open_round(self, run: Run, generation: Generation | None, barrier: Barrier) -> None:
+        """Somebody waits in a barrier round: it has a deadline from now on."""
+        self.round_last += 1
+        barrier.serial = self.round_last
+        self.rounds[barrier.serial] = (run, generation, barrier)
+        self.deadlines.set(("round", barrier.serial, 0), self.t + barrier.timeout_s)
+
+    def close_round(self, barrier: Barrier) -> None:
+        """A barrier round is over."""
+        self.rounds.pop(barrier.serial, None)
+        self.deadlines.cancel(("round", barrier.serial, 0))
+
     def forget_run(self, run: Run) -> None:
         """Drop everything about a run but its generation number."""
         del self.runs[run.id]
@@ -155,7 +209,10 @@ class Tables:
             self.generation_floor = max(self.generation_floor, number)
 
     def _evict_run(self) -> None:
-        ended = [r for r in self.runs.values() if r.phase is Phase.ENDED and not r.members]
+        ended = [
+            r for r in self.runs.values()
+            if r.phase is Phase.ENDED and not r.members and r.policy is not None and not r.awaited
+        ]  # fmt: skip
         if not ended:
             raise Refused(
                 ErrorCode.LIMIT_EXCEEDED,

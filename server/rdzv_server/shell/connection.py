@@ -19,6 +19,8 @@ from rdzv_proto.framing import (
     sniff,
 )
 from rdzv_proto.messages import Error, Goodbye
+from rdzv_server.core.store_model import SHARED
+from rdzv_server.shell.addresses import host_of, shown
 
 if TYPE_CHECKING:
     from rdzv_server.shell.server import Server
@@ -64,9 +66,9 @@ class Connection(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.peer_host = _host(transport.get_extra_info("peername"))
-        self.local_host = _host(transport.get_extra_info("sockname"))
-        self.peer = _address(transport.get_extra_info("peername"))
+        self.peer_host = host_of(transport.get_extra_info("peername"))
+        self.local_host = host_of(transport.get_extra_info("sockname"))
+        self.peer = shown(transport.get_extra_info("peername"))
         self._server.connected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -182,9 +184,27 @@ class Connection(asyncio.Protocol):
         """Something that is not rdzv: an answer for browsers, a line in the log, and out."""
         hint = ""
         if opening is Opening.TCPSTORE:
-            hint = "; torchrun needs --rdzv-backend=rdzv here, not c10d"
+            if self._server.tcpstore:
+                self._hand_over()
+                return
+            hint = (
+                "; torchrun needs --rdzv-backend=rdzv here, not c10d, or rdzv-server needs "
+                "--tcpstore"
+            )
         self._server.refused(self, "foreign_protocol", f"{opening.value} on the rdzv port{hint}")
         self.finish(_NO_HTTP if opening is Opening.HTTP else b"")
+
+    def _hand_over(self) -> None:
+        """From here on the socket is a TCPStore client's."""
+        transport, data = self._transport, self._opening
+        if transport is None:
+            return
+        self._closing, self._transport, self._opening = True, None, b""
+        self._server.handed_over(self)
+        store = self._server.store_protocol(SHARED)
+        transport.set_protocol(store)
+        store.connection_made(transport)
+        store.data_received(data)
 
     def _take(self, body: bytes) -> None:
         """Decode one frame and hand it on; answer it here if it is none."""
@@ -217,15 +237,3 @@ class Connection(asyncio.Protocol):
         self.send(
             codec.encode(request_id, Error(code=code, message=text, action=ERRORS[code].action))
         )
-
-
-def _host(address: object) -> str:
-    """The host of a socket address; IPv4 in IPv6 clothes (`::ffff:10.0.0.1`) is undressed."""
-    host = str(address[0]) if isinstance(address, tuple) and address else ""
-    return host.removeprefix("::ffff:")
-
-
-def _address(address: object) -> str:
-    host = _host(address)
-    port = address[1] if isinstance(address, tuple) and len(address) > 1 else 0
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

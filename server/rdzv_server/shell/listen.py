@@ -22,20 +22,32 @@ def listeners(host: str, port: int) -> list[socket.socket]:
     Raises:
         ListenError: name unknown, port in use, address not of this machine.
     """
+    try:
+        return bind(host, port)
+    except OSError as error:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        reason = error.strerror or str(error)
+        advice = " (is another rdzv-server running there? choose another --port)"
+        in_use = error.errno is not None and "in use" in reason.lower()
+        raise ListenError(f"cannot listen on {shown}: {reason}{advice if in_use else ''}") from None
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """As `listeners`, with the error of the system.
+
+    Raises:
+        OSError
+    """
     sockets: list[socket.socket] = []
     try:
         for family, address in _resolve(host, port):
             if sockets and port == 0:
                 port = sockets[0].getsockname()[1]
             sockets.append(_listen(family, (address[0], port, *address[2:])))
-    except OSError as error:
+    except OSError:
         for sock in sockets:
             sock.close()
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        reason = error.strerror or str(error)
-        advice = " (is another rdzv-server running there? choose another --port)"
-        in_use = error.errno is not None and "in use" in reason.lower()
-        raise ListenError(f"cannot listen on {shown}: {reason}{advice if in_use else ''}") from None
+        raise
     return sockets
 
 

@@ -15,6 +15,7 @@ from rdzv_server.core.settings import Identity
 from rdzv_server.shell import log, loop
 from rdzv_server.shell.listen import listeners
 from rdzv_server.shell.server import Server
+from rdzv_server.shell.store_listener import StorePorts
 
 
 def serve(config: Config) -> int:
@@ -58,7 +59,9 @@ async def _serve(config: Config, sockets: list[socket.socket]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         running.add_signal_handler(number, on_signal, number)
-    server = Server(config.settings(), identity)
+    low, high = config.store_port_range()
+    ports = StorePorts(config.host, low, high)
+    server = Server(config.settings(), identity, ports, tcpstore=config.tcpstore)
     accepting = [await running.create_server(server.protocol, sock=sock) for sock in sockets]
     port = sockets[0].getsockname()[1]
     _warn_insecure(config, port)

@@ -7,7 +7,8 @@ per tick, which is how it notices that the process did not run (SEMANTICS D1).
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 
 from rdzv_proto import codec
 from rdzv_proto.messages import AnyRequest, Welcome
@@ -16,17 +17,29 @@ from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
     Broadcast,
     Close,
+    CloseListener,
     Effect,
+    ListenerFailed,
+    ListenerOpened,
     Lost,
     Opened,
+    OpenListener,
     Received,
+    Release,
     Report,
     Send,
+    StoreClose,
+    StoreLost,
+    StoreOpened,
+    StoreReceived,
+    StoreSend,
 )
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.shell import log
 from rdzv_server.shell.connection import Connection
 from rdzv_server.shell.limiter import Limiter
+from rdzv_server.shell.store_connection import StoreConnection
+from rdzv_server.shell.store_listener import NoPortError, StoreListeners, StorePorts
 
 SHUTDOWN_S = 2.0
 """Clients get this long to read that the server is going away."""
@@ -41,15 +54,27 @@ class Server:
     Args:
         settings: for the core.
         identity: of this start.
+        store_ports: where workers' stores may listen.
+        tcpstore: TCPStore clients are served at the main port too.
     """
 
-    def __init__(self, settings: Settings, identity: Identity) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        store_ports: StorePorts | None = None,
+        *,
+        tcpstore: bool = False,
+    ) -> None:
         self.version = identity.version
+        self.tcpstore = tcpstore
         self._core = Coordinator(settings, identity)
         self._connections: dict[int, Connection] = {}
+        self._stores: dict[int, StoreConnection] = {}
+        self._listeners = StoreListeners(store_ports or StorePorts(), self.store_protocol)
         self._sockets = 0
         self._next_conn = 0
-        self._to_flush: list[Connection] = []
+        self._to_flush: list[Connection | StoreConnection] = []
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -65,12 +90,20 @@ class Server:
         self._next_conn += 1
         return Connection(self, self._next_conn)
 
+    def store_protocol(self, listener: int) -> StoreConnection:
+        """The end of a TCPStore client's connection."""
+        self._next_conn += 1
+        return StoreConnection(self, self._next_conn, listener)
+
     async def shut_down(self) -> None:
         """Tell everyone, give them a moment to read it, and cut what is left."""
         self._execute(self._core.shut_down(time.monotonic(), RETRY_AFTER_MS))
         self.flush()
         for connection in list(self._connections.values()):
             connection.finish()
+        self._listeners.close_all()
+        for store in list(self._stores.values()):
+            store.finish()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._empty.wait(), SHUTDOWN_S)
         self._stopped = True
@@ -81,8 +114,7 @@ class Server:
 
     def connected(self, connection: Connection) -> None:
         """A socket was accepted."""
-        self._sockets += 1
-        self._empty.clear()
+        self._count(1)
         self.later(self._core.tables.settings.hello_timeout_s, connection.expect_preamble)
 
     def opened(self, connection: Connection) -> None:
@@ -106,18 +138,16 @@ class Server:
     def disconnected(self, connection: Connection, reason: str) -> None:
         """The socket is closed."""
         self.lost(connection, reason)
-        self._sockets -= 1
-        if not self._sockets:
-            self._empty.set()
+        self._count(-1)
 
-    def refused(self, connection: Connection, event: str, text: str) -> None:
+    def refused(self, connection: Connection | StoreConnection, event: str, text: str) -> None:
         """Something from outside that nobody asked for: at most one line a second of each kind."""
         held = self._limiters.setdefault(event, Limiter()).pass_at(time.monotonic())
         if held is not None:
             more = {"suppressed": held} if held else {}
             log.event(event, "warning", peer=connection.peer, reason=text[:256], **more)
 
-    def to_flush(self, connection: Connection) -> None:
+    def to_flush(self, connection: Connection | StoreConnection) -> None:
         """The connection has something queued."""
         self._to_flush.append(connection)
 
@@ -133,29 +163,99 @@ class Server:
         """Run an action after a while."""
         self._loop.call_later(delay_s, action)
 
+    def _count(self, change: int) -> None:
+        self._sockets += change
+        if self._sockets:
+            self._empty.clear()
+        else:
+            self._empty.set()
+
+    # --- from TCPStore clients ----------------------------------------------------------------
+
+    def handed_over(self, connection: Connection) -> None:
+        """It turned out to be a TCPStore client's: its socket is counted there from now on."""
+        self._count(-1)
+
+    def store_opened(self, store: StoreConnection) -> None:
+        """A TCPStore client connected."""
+        self._count(1)
+        self._stores[store.conn] = store
+        event = StoreOpened(store.conn, store.listener, store.peer_host)
+        self._execute(self._core.handle(time.monotonic(), event))
+        self.flush()
+
+    def store_received(self, store: StoreConnection, data: bytes) -> None:
+        """Bytes of a TCPStore client."""
+        event = StoreReceived(store.conn, data)
+        self._execute(self._core.handle(time.monotonic(), event))
+        self.flush()
+
+    def store_lost(self, store: StoreConnection) -> None:
+        """A TCPStore client is gone."""
+        self._stores.pop(store.conn, None)
+        self._count(-1)
+        self._execute(self._core.handle(time.monotonic(), StoreLost(store.conn)))
+        self.flush()
+
     # --- effects and time ---------------------------------------------------------------------
 
     def _execute(self, effects: list[Effect]) -> None:
+        answers: list[ListenerOpened | ListenerFailed] = []
         for effect in effects:
             match effect:
-                case Send(conn, request_id, message):
-                    connection = self._connections.get(conn)
-                    if connection is not None:
-                        connection.send(codec.encode(request_id, message))
-                        if isinstance(message, Welcome):
-                            connection.welcome()
-                case Broadcast(conns, push):
-                    frame = codec.encode(0, push)
-                    for conn in conns:
-                        connection = self._connections.get(conn)
-                        if connection is not None:
-                            connection.send(frame)
-                case Close(conn, goodbye):
-                    connection = self._connections.pop(conn, None)
-                    if connection is not None:
-                        connection.goodbye(goodbye)
+                case Send() | Broadcast() | Release() | Close():
+                    self._speak(effect)
+                case StoreSend() | StoreClose() | CloseListener():
+                    self._execute_store(effect)
+                case OpenListener(listener):
+                    answers.append(self._listen(listener))
                 case Report():
                     log.write(effect)
+        for event in answers:
+            self._execute(self._core.handle(time.monotonic(), event))
+
+    def _speak(self, effect: Send | Broadcast | Release | Close) -> None:
+        match effect:
+            case Send(conn, request_id, message):
+                connection = self._connections.get(conn)
+                if connection is not None:
+                    connection.send(codec.encode(request_id, message))
+                    if isinstance(message, Welcome):
+                        connection.welcome()
+            case Broadcast(conns, push):
+                self._send_frames(zip(conns, repeat(codec.encode(0, push))))
+            case Release(to, reply):
+                tail = codec.encode_tail(reply)
+                self._send_frames((conn, codec.frame(number, tail)) for conn, number in to)
+            case Close(conn, goodbye):
+                connection = self._connections.pop(conn, None)
+                if connection is not None:
+                    connection.goodbye(goodbye)
+
+    def _execute_store(self, effect: CloseListener | StoreSend | StoreClose) -> None:
+        match effect:
+            case StoreSend(conn, data):
+                store = self._stores.get(conn)
+                if store is not None:
+                    store.send(data)
+            case StoreClose(conn):
+                store = self._stores.get(conn)
+                if store is not None:
+                    store.finish()
+            case CloseListener(listener):
+                self._listeners.close(listener)
+
+    def _listen(self, listener: int) -> ListenerOpened | ListenerFailed:
+        try:
+            return ListenerOpened(listener, self._listeners.open(listener))
+        except NoPortError as error:
+            return ListenerFailed(listener, str(error))
+
+    def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
+        for conn, frame in frames:
+            connection = self._connections.get(conn)
+            if connection is not None:
+                connection.send(frame)
 
     def _arm(self) -> None:
         """One timer for everything. A later deadline is found when the present timer fires."""

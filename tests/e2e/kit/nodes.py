@@ -1,6 +1,7 @@
 """Raw nodes: many, quick to start, each a process that can be killed, stopped and asked."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -44,6 +45,7 @@ class Node:
                 env=os.environ | {MARKER: marker},
             )
         self.lines: list[Line] = []
+        self._tags = itertools.count(1)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -82,6 +84,11 @@ class Node:
         return until(there, timeout_s, f"{self.name} in a world of {world}: {self.lines[-3:]}")
 
     @property
+    def log(self) -> str:
+        """What the client logged."""
+        return self.log_path.read_text()
+
+    @property
     def rank(self) -> int:
         line = self.last("joined")
         assert line is not None
@@ -115,6 +122,21 @@ class Node:
             return rows[before] if len(rows) > before else None
 
         return until(outcome, timeout_s, f"{self.name} has done {action}")
+
+    def start(self, action: str, **arguments: Any) -> str:
+        """Send a command that may wait; returns the tag under which its outcome is told."""
+        tag = f"{action}-{next(self._tags)}"
+        self.do(action, tag=tag, **arguments)
+        return tag
+
+    def outcome(self, tag: str, timeout_s: float) -> Line:
+        """Wait for the outcome of a command that was started."""
+        what = f"{self.name} ends {tag}: {self.lines[-3:]}"
+        return until(lambda: self.ended(tag), timeout_s, what)
+
+    def ended(self, tag: str) -> Line | None:
+        """The outcome of a command that was started, if it is there."""
+        return next((line for line in self.all("outcome") if line["tag"] == tag), None)
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""

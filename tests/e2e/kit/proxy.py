@@ -16,7 +16,8 @@ class Proxy:
         self._open = threading.Event()
         self._open.set()
         self._socks: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def freeze(self) -> None:
         """Hold everything back, ends of streams too."""
@@ -30,8 +31,12 @@ class Proxy:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self.drop()
+        """No new connections first: a dropped client comes back at once."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(5)
         self._listener.close()
+        self.drop()
         for sock in self._socks:
             sock.close()
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rdzv_client.admin import Admin
+from rdzv_client.blocking import Calls
 from rdzv_client.errors import UnknownRun
-from rdzv_proto.messages import MemberStatus, RunStatus
+from rdzv_proto.messages import GenerationStatus, MemberStatus, RunStatus, ShowGeneration
 from tests.e2e.kit.processes import MARKER
 from tests.e2e.kit.wait import until
 
@@ -139,6 +140,22 @@ class Server:
             return []
         assert isinstance(rows, list)
         return rows
+
+    def inside(self, run: str) -> GenerationStatus:
+        """Barriers and keys of a run."""
+        ask = ShowGeneration(run=run)
+        shown = self._ask(lambda admin: Calls(admin._engine).ask(ask, GenerationStatus, 5))
+        assert isinstance(shown, GenerationStatus)
+        return shown
+
+    def arrived(self, run: str, barrier: str) -> int:
+        """How many wait in the open round of a barrier; 0 if none is open."""
+        return next((b.arrived for b in self.inside(run).barriers if b.name == barrier), 0)
+
+    def rss_bytes(self) -> int:
+        """Memory that it holds now."""
+        with open(f"/proc/{self.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def generation(self, run: str) -> int:
         """Number of the live generation, 0 if none is live."""

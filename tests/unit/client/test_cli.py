@@ -13,13 +13,16 @@ from rdzv_client import cli
 from rdzv_proto import __version__
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
+    BarrierStatus,
     CloseRun,
     Error,
     Fence,
+    GenerationStatus,
     ListRuns,
     MemberStatus,
     Policy,
     RunStatus,
+    ShowGeneration,
 )
 from tests.unit.client.fake_server import FakeServer
 from tests.unit.client.inbox import free_port
@@ -208,3 +211,36 @@ def test_close_of_an_unknown_run_exits_with_1(server: FakeServer) -> None:
 @pytest.mark.parametrize("reason", ["two\nlines", "x" * 1025])
 def test_any_reason_for_closing_can_be_read_by_the_server(server: FakeServer, reason: str) -> None:
     assert at(server, "close", "x", "--yes", "--reason", reason).exit_code in (0, 2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("barrier", "job", "b"),
+        ("barrier", "job", "b", "--count", "0"),
+        ("kv",),
+        ("kv", "get", "job"),
+        ("kv", "add", "job", "n", "much"),
+        ("kv", "delete", "job"),
+        ("kv", "set", "job", "k", "v", "--if-absent", "--if-revision", "3"),
+    ],
+)
+def test_wrong_use_of_barriers_and_keys_exits_with_2(arguments: tuple[str, ...]) -> None:
+    assert rdzv(*arguments).exit_code == 2
+
+
+def test_a_run_is_shown_with_what_goes_on_inside_it(server: FakeServer) -> None:
+    server.runs = {"llama": LLAMA}
+    row = BarrierStatus(name="ckpt", of="nodes", round=1, arrived=1, needed=2)
+    server.inside = GenerationStatus(barriers=[row])
+    assert "barrier ckpt (round 1): 1 of 2 nodes" in at(server, "status").output
+
+
+def test_an_older_server_that_does_not_know_the_question_is_shown_without(
+    server: FakeServer,
+) -> None:
+    server.runs = {"llama": LLAMA}
+    server.on(ShowGeneration, lambda m: Error(code=ErrorCode.UNSUPPORTED, message="unknown"))
+    result = at(server, "status", "llama")
+    assert result.exit_code == 0
+    assert "run llama" in result.output

@@ -1,6 +1,6 @@
 """Request ids, what is unanswered, and what may be acknowledged."""
 
-from rdzv_client.inflight import ACKNOWLEDGE_EVERY, InFlight
+from rdzv_client.inflight import ACKNOWLEDGE_BYTES, ACKNOWLEDGE_EVERY, InFlight
 from rdzv_proto.messages import ListRuns, Status
 
 
@@ -64,3 +64,13 @@ def test_an_answer_nobody_waits_for_does_not_count() -> None:
     for _ in range(ACKNOWLEDGE_EVERY):
         in_flight.take(7)
     assert not in_flight.acknowledgement_due
+
+
+def test_an_acknowledgement_is_due_after_few_large_answers() -> None:
+    in_flight = InFlight()
+    due = []
+    for frame_bytes in (ACKNOWLEDGE_BYTES - 1, 1):
+        in_flight.received(frame_bytes)
+        due.append(in_flight.acknowledgement_due)
+    in_flight.acknowledge()
+    assert [*due, in_flight.acknowledgement_due] == [False, True, False]

@@ -11,6 +11,7 @@ from rdzv_proto.messages import (
     Address,
     Ended,
     Fence,
+    GenerationStatus,
     MemberStatus,
     Policy,
     RunStatus,
@@ -148,7 +149,7 @@ def test_the_document_has_every_key_even_where_nothing_is_known() -> None:
     bare = RunStatus(run="llama", phase="forming")
     nobody = MemberStatus(node_id="a-1", name="a", state="idle")
     empty = ServerStatus(server="", protocol=1, instance="", epoch=1, state="memory")
-    data = json.loads(show.document("host:29500", empty, 0.0, [(bare, [nobody])]))
+    data = json.loads(show.document("host:29500", empty, 0.0, [(bare, [nobody], None)]))
     assert set(data) == {"server", "runs"}
     assert set(data["server"]) == {
         "server", "protocol", "instance", "epoch", "state", "uptime_ms", "stalls", "stalled_ms",
@@ -156,7 +157,7 @@ def test_the_document_has_every_key_even_where_nothing_is_known() -> None:
     }  # fmt: skip
     assert set(data["runs"][0]) == {
         "run", "phase", "phase_age_ms", "fence", "policy", "members", "member_count",
-        "participants", "standbys", "finished", "waiting_for", "reason", "ended",
+        "participants", "standbys", "finished", "waiting_for", "reason", "ended", "inside",
     }  # fmt: skip
     assert set(data["runs"][0]["members"][0]) == {
         "node_id", "name", "state", "group_rank", "incarnation_age_ms", "heard_ms_ago", "address",
@@ -166,7 +167,7 @@ def test_the_document_has_every_key_even_where_nothing_is_known() -> None:
 
 def test_the_document_holds_the_values_as_they_are() -> None:
     ended = Ended(kind="lost", reason="b \u00e4", node_id="b-1", exit_code=7)
-    rows = [(run(members=2, ended=ended), [member("a", 0), member("b")])]
+    rows = [(run(members=2, ended=ended), [member("a", 0), member("b")], GenerationStatus(keys=3))]
     data = json.loads(show.document("host:29500", SERVER, 0.0012345, rows))
     assert data["server"]["address"] == "host:29500"
     assert data["server"]["round_trip_ms"] == pytest.approx(1.2345, abs=0.001)
@@ -177,6 +178,8 @@ def test_the_document_holds_the_values_as_they_are() -> None:
     assert [m["group_rank"] for m in llama["members"]] == [0, None]
     assert llama["ended"]["reason"] == "b \u00e4"
     assert llama["ended"]["exit_code"] == 7
+    assert llama["inside"]["keys"] == 3
+    assert set(llama["inside"]) == set(GenerationStatus().__struct_fields__)
 
 
 def test_the_document_of_an_idle_server_is_a_document_too() -> None:

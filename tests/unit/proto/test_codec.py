@@ -69,6 +69,17 @@ def test_every_message_survives_the_round_trip(kind: type[Message], data: st.Dat
     assert decode(kind, pack(request_id, op, plain(message))) == (request_id, message)
 
 
+@KINDS
+@settings(often, max_examples=20)
+@given(data=st.data())
+def test_one_tail_serves_many_request_ids(kind: type[Message], data: st.DataObject) -> None:
+    message = data.draw(structs(kind))
+    tail = codec.encode_tail(message)
+    drawn = data.draw(st.integers(0, (1 << 64) - 1))
+    for request_id in (0, 1, 127, 128, 255, 256, 65_535, 65_536, 1 << 32, drawn):
+        assert codec.frame(request_id, tail) == codec.encode(request_id, message)
+
+
 @pytest.mark.parametrize(
     ("message", "payload"),
     [

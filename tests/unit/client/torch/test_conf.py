@@ -135,7 +135,7 @@ def test_an_unknown_key_like_nothing_names_all() -> None:
           for text in ("first", "-1", "1.5", "", " ")),
         ("below_min", "retry"),
         ("below_min", ""),
-        ("worker_store", "server"),
+        ("worker_store", "rank1"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named_with_its_key(key: str, text: str) -> None:

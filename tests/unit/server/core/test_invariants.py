@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from rdzv_proto.messages import Ended, Fence, Joined
-from rdzv_server.core.events import Send
+from rdzv_server.core.events import Release, Send
 from rdzv_server.core.invariants import Monitor, check, check_effects
 from rdzv_server.core.model import Phase, Run
 from tests.lab import Lab, policy
@@ -123,6 +123,8 @@ def test_an_assignment_that_is_not_true_any_more_is_found() -> None:
     check_effects(lab.core.tables, [Send(a.wire.conn, 1, told)])
     with pytest.raises(AssertionError, match="S4"):
         check_effects(lab.core.tables, [Send(b.wire.conn, 1, told)])
+    with pytest.raises(AssertionError, match="S1"):
+        check_effects(lab.core.tables, [Release(((a.wire.conn, 1), (b.wire.conn, 1)), told)])
     b.leave("drained")
     with pytest.raises(AssertionError, match="S8"):
         check_effects(lab.core.tables, [Send(a.wire.conn, 1, told)])

@@ -8,17 +8,34 @@ from rdzv_proto.messages import (
     Done,
     Error,
     Heartbeat,
+    KvAppend,
+    KvCas,
+    KvCheck,
+    KvCount,
+    KvDelete,
+    KvGet,
+    KvList,
+    KvMissing,
     KvMultiGet,
     KvMultiSet,
     KvNumber,
+    KvPage,
+    KvSet,
+    KvSwapped,
     KvValue,
     KvValues,
 )
-from tests.lab import Lab, Node, policy
+from rdzv_server.core.settings import Settings
+from tests.lab import Lab, Node, beat_all, policy
 
 
 def world(lab: Lab, *names: str) -> list[Node]:
     return lab.world(*names, rules=policy(len(names)))
+
+
+def value(reply: object) -> bytes | int:
+    assert isinstance(reply, KvValue | KvNumber), reply
+    return reply.value
 
 
 def code(reply: object) -> int:
@@ -28,8 +45,8 @@ def code(reply: object) -> int:
 
 def test_one_node_reads_what_another_wrote() -> None:
     a, b = world(Lab(), "a", "b")
-    assert a.set("k", b"\x00\xff") == Done()
-    assert b.get("k") == KvValue(value=b"\x00\xff")
+    assert a.set("k", b"\x00\xff") == Done(revision=1)
+    assert b.get("k") == KvValue(value=b"\x00\xff", revision=1)
 
 
 def test_a_read_that_may_not_wait_is_refused_at_once_and_names_the_key() -> None:
@@ -46,7 +63,7 @@ def test_l3_a_read_waits_for_its_key_and_gets_it_with_the_write() -> None:
     assert b.get("k", 10, request_id=900) is None
     lab.advance(3)
     a.set("k", b"v")
-    assert b.wire.replies(900) == [KvValue(value=b"v")]
+    assert b.wire.replies(900) == [KvValue(value=b"v", revision=1)]
 
 
 def test_l3_a_wait_ends_at_its_deadline_and_names_only_the_missing_keys() -> None:
@@ -85,12 +102,12 @@ def test_keys_and_values_of_unequal_number_are_refused() -> None:
 def test_s23_a_retried_addition_counts_once_and_gets_the_recorded_reply() -> None:
     lab = Lab()
     a, b = world(lab, "a", "b")
-    assert a.add("n", 1, request_id=900) == KvNumber(value=1)
+    assert value(a.add("n", 1, request_id=900)) == 1
     b.add("n", 10)
     a.lose()
     a.resume()
-    assert a.add("n", 1, request_id=900) == KvNumber(value=1)
-    assert b.add("n", 0) == KvNumber(value=11)
+    assert value(a.add("n", 1, request_id=900)) == 1
+    assert value(b.add("n", 0)) == 11
 
 
 def test_s23_an_acknowledged_reply_is_forgotten_and_its_request_refused() -> None:
@@ -98,7 +115,7 @@ def test_s23_an_acknowledged_reply_is_forgotten_and_its_request_refused() -> Non
     a.add("n", 1, request_id=900)
     a.ask(Heartbeat(acknowledged=900))
     assert code(a.add("n", 1, request_id=900)) == ErrorCode.MALFORMED
-    assert a.add("n", 0) != KvNumber(value=2)
+    assert value(a.add("n", 0, request_id=901)) == 1
 
 
 def test_s23_the_window_of_unacknowledged_replies_is_bounded() -> None:
@@ -120,7 +137,7 @@ def test_a_wait_sent_again_after_a_reconnect_is_one_wait() -> None:
     b.resume()
     b.get("k", 10, request_id=900)
     a.set("k", b"v")
-    assert b.wire.replies(900) == [KvValue(value=b"v")]
+    assert b.wire.replies(900) == [KvValue(value=b"v", revision=1)]
 
 
 def test_s10_a_request_with_a_stale_fence_is_refused_without_effect() -> None:
@@ -149,7 +166,7 @@ def test_s11_nothing_of_one_generation_is_visible_in_the_next() -> None:
     assert "a (group rank 0) rejoined" in reply.message
     b.join()
     assert code(a.get("k")) == ErrorCode.WAIT_TIMEOUT
-    assert a.add("n", 0) == KvNumber(value=0)
+    assert value(a.add("n", 0)) == 0
 
 
 def test_b23_runs_do_not_see_each_other_s_keys() -> None:
@@ -172,11 +189,11 @@ def test_keys_still_answer_after_all_have_finished_for_the_exit_barrier() -> Non
     lab = Lab()
     a, b = world(lab, "a", "b")
     a.finish()
-    assert a.add("members") == KvNumber(value=1)
+    assert value(a.add("members")) == 1
     a.wait("last", timeout_s=300, request_id=900)
     b.finish()
-    assert b.add("members") == KvNumber(value=2)
-    assert b.set("last") == Done()
+    assert value(b.add("members")) == 2
+    assert isinstance(b.set("last"), Done)
     assert a.wire.replies(900) == [Done()]
 
 
@@ -209,3 +226,155 @@ def test_the_waits_of_a_lost_node_are_gone() -> None:
     generation = lab.run().generation
     assert generation is not None
     assert generation.kv.waiters() == []
+
+
+# --- keys of a run -------------------------------------------------------------------------------
+
+
+def test_keys_of_a_run_outlive_its_generations_and_are_apart_from_theirs() -> None:
+    lab = Lab()
+    a, b = world(lab, "a", "b")
+    a.ask(KvSet(key="k", value=b"run"))
+    a.set("k", b"generation")
+    a.join()
+    b.join()
+    assert value(b.ask(KvGet(key="k"))) == b"run"
+    assert code(b.get("k")) == ErrorCode.WAIT_TIMEOUT
+
+
+def test_b19_a_new_life_of_a_run_does_not_read_the_keys_of_the_old_one() -> None:
+    lab = Lab()
+    a, b = world(lab, "a", "b")
+    a.ask(KvSet(key="k", value=b"old"))
+    for node in (a, b):
+        node.finish()
+        node.leave()
+    visitor = lab.node("v")
+    assert value(visitor.ask(KvGet(key="k"))) == b"old"
+    c, d = world(lab, "c", "d")
+    assert c.live_fence() > a.live_fence()
+    assert code(c.ask(KvGet(key="k"))) == ErrorCode.WAIT_TIMEOUT
+    assert d.ask(KvCheck(keys=["k"])) == KvMissing(keys=["k"])
+
+
+def test_keys_that_are_set_before_a_run_begins_are_there_when_it_does() -> None:
+    lab = Lab()
+    a, b = world(lab, "a", "b")
+    a.ask(KvSet(key="old", value=b""))
+    for node in (a, b):
+        node.finish()
+        node.leave()
+    lab.node("v").ask(KvSet(key="new", value=b"1"))
+    c, _ = world(lab, "c", "d")
+    assert value(c.ask(KvGet(key="new"))) == b"1"
+    assert c.ask(KvCheck(keys=["old", "new"])) == KvMissing(keys=["old"])
+
+
+def test_b23_runs_do_not_see_each_others_keys() -> None:
+    lab = Lab()
+    one, two = lab.node("a", run="one"), lab.node("b", run="two")
+    one.ask(KvSet(key="k", value=b""))
+    assert code(two.ask(KvGet(key="k"))) == ErrorCode.UNKNOWN_RUN
+    two.ask(KvSet(key="other", value=b""))
+    assert code(two.ask(KvGet(key="k"))) == ErrorCode.WAIT_TIMEOUT
+
+
+def test_a_misspelt_run_is_noticed_by_those_who_only_look() -> None:
+    lab = Lab()
+    a = lab.node("a")
+    for ask in (KvGet(key="k"), KvCheck(keys=["k"]), KvCount(), KvList()):
+        assert code(a.ask(ask)) == ErrorCode.UNKNOWN_RUN
+    assert not lab.core.tables.runs
+
+
+def test_a_run_with_keys_only_is_forgotten_its_keep_time_after_the_last_use() -> None:
+    lab = Lab(Settings(run_keep_s=10))
+    a = lab.node("a")
+    a.ask(KvSet(key="k", value=b""))
+    beat_all(lab, [a], 8)
+    a.ask(KvGet(key="k"))
+    beat_all(lab, [a], 8)
+    assert "llama" in lab.core.tables.runs
+    beat_all(lab, [a], 3)
+    assert "llama" not in lab.core.tables.runs
+
+
+def test_s25_all_key_spaces_of_a_run_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KV_BYTES_PER_RUN_MAX", 10)
+    lab = Lab()
+    a, b = world(lab, "a", "b")
+    a.ask(KvSet(key="r", value=b"1234"))
+    a.set("g", b"1234")
+    assert code(a.set("x")) == ErrorCode.LIMIT_EXCEEDED
+    a.join()
+    b.join()
+    assert isinstance(a.set("x", b"1234"), Done), "a generation that is over gives its room back"
+
+
+def test_b26_generations_leave_nothing_behind() -> None:
+    lab = Lab()
+    a, b = world(lab, "a", "b")
+    for _ in range(50):
+        a.set("k", b"x" * 1000)
+        a.join()
+        b.join()
+    assert lab.run().quota.bytes_used == 0
+    assert not lab.core.tables.rounds
+
+
+# --- the other operations ------------------------------------------------------------------------
+
+
+def test_s23_a_retried_append_cas_or_delete_is_done_once() -> None:
+    a, _ = world(Lab(), "a", "b")
+    fence = a.live_fence()
+    append = KvAppend(fence=fence, key="l", value=b"x")
+    assert a.ask(append, 900) == a.ask(append, 900) == KvNumber(value=1, revision=1)
+    cas = KvCas(fence=fence, key="c", value=b"1")
+    assert a.ask(cas, 901) == a.ask(cas, 901) == KvSwapped(swapped=True, value=b"1", revision=2)
+    delete = KvDelete(fence=fence, keys=["l", "c", "no"])
+    assert a.ask(delete, 902) == a.ask(delete, 902) == KvNumber(value=2, revision=3)
+    assert a.ask(KvCount(fence=fence)) == KvNumber(value=0)
+
+
+def test_cas_compares_values_and_says_how_the_key_is() -> None:
+    a, _ = world(Lab(), "a", "b")
+    fence = a.live_fence()
+    missing = KvCas(fence=fence, key="k", expected=b"", value=b"1")
+    assert a.ask(missing) == KvSwapped()
+    assert a.ask(KvCas(fence=fence, key="k", value=b"")) == KvSwapped(
+        swapped=True, value=b"", revision=1
+    )
+    assert a.ask(missing) == KvSwapped(swapped=True, value=b"1", revision=2)
+
+
+def test_s24_cas_and_append_answer_those_who_wait() -> None:
+    lab = Lab()
+    a, b = world(lab, "a", "b")
+    b.get("c", 10, request_id=900)
+    b.get("l", 10, request_id=901)
+    a.ask(KvCas(fence=a.live_fence(), key="c", value=b"1"))
+    a.ask(KvAppend(fence=a.live_fence(), key="l", value=b"2"))
+    assert b.wire.replies(900) == [KvValue(value=b"1", revision=1)]
+    assert b.wire.replies(901) == [KvValue(value=b"2", revision=2)]
+
+
+def test_lists_come_in_pages_bounded_in_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KEYS_PER_PAGE_MAX", 3)
+    monkeypatch.setattr(limits, "PAGE_BYTES_MAX", 10)
+    a, _ = world(Lab(), "a", "b")
+    fence = a.live_fence()
+    for i in range(7):
+        a.set(f"k{i}", b"12345678" if i == 1 else b"123")
+    seen: list[str] = []
+    sizes = []
+    more = True
+    while more:
+        page = a.ask(KvList(fence=fence, after=seen[-1] if seen else "", values=True))
+        assert isinstance(page, KvPage)
+        seen += [entry.key for entry in page.entries]
+        sizes.append(len(page.entries))
+        more = page.more
+    assert seen == [f"k{i}" for i in range(7)]
+    assert sizes == [1, 1, 3, 2]
+    assert a.ask(KvCount(fence=fence, prefix="k")) == KvNumber(value=7)

@@ -23,11 +23,13 @@ from rdzv_proto.messages import (
     Join,
     Joined,
     KvGet,
+    KvNumber,
     KvSet,
     Message,
     Policy,
     Welcome,
 )
+from rdzv_server.core.events import Release
 from rdzv_server.core.settings import Settings
 from rdzv_server.shell import connection as connection_module
 from rdzv_server.shell import log
@@ -51,14 +53,19 @@ class Peer:
         self.writer.write(codec.encode(request_id, message))
         return request_id
 
-    async def next(self) -> AnyReply | AnyPush | None:
-        """The next message, or None at the end of the stream."""
+    async def next_frame(self) -> tuple[int, AnyReply | AnyPush] | None:
+        """Request id and message that come next, or None at the end of the stream."""
         while (body := self._frames.pop()) is None:
             data = await asyncio.wait_for(self._reader.read(65536), PATIENCE_S)
             if not data:
                 return None
             self._frames.feed(data)
-        return codec.decode_answer(body)[1]
+        return codec.decode_answer(body)
+
+    async def next(self) -> AnyReply | AnyPush | None:
+        """The next message, or None at the end of the stream."""
+        frame = await self.next_frame()
+        return None if frame is None else frame[1]
 
     async def until(self, kind: type[Message]) -> Message:
         """The next message of a kind."""
@@ -155,6 +162,25 @@ async def test_all_frames_of_one_read_are_answered_in_order(shell: Shell) -> Non
         peer.send(Heartbeat())
     for _ in range(100):
         assert isinstance(await peer.next(), Alive)
+
+
+async def test_one_reply_goes_to_many_requests(shell: Shell) -> None:
+    """Each gets it under its own request id; a connection that is gone is passed over."""
+    peers = [await shell.node(name) for name in "abc"]
+    waiting = list(shell.server._core.tables.sessions.values())
+    shell.server._core.tables.release(
+        [(waiting[0], 7), (waiting[1], 70_000), (waiting[2], 3), (waiting[1], 8)],
+        KvNumber(value=5),
+        keep=True,
+    )
+    to_a_ghost = Release(((999, 1),), Done())
+    shell.server._execute([to_a_ghost, *shell.server._core.tables.effects])
+    shell.server._core.tables.effects.clear()
+    shell.server.flush()
+    for peer, ids in zip(peers, ([7], [70_000, 8], [3]), strict=True):
+        for request_id in ids:
+            assert await peer.next_frame() == (request_id, KvNumber(value=5))
+    assert [list(s.replies) for s in waiting] == [[7], [70_000, 8], [3]]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,325 @@
+"""Requests to meet at a barrier, and what breaks a round.
+
+Who meets: the nodes of a generation by group rank, its training processes by rank, or (for shell
+scripts) any so many clients of a run. A round is decided once, for all alike: released, timed out,
+broken by the loss of a member, or refused because its members disagree. A stranger is turned away and
+harms nobody (S16). The end of the generation ends all its rounds (`waits.generation_over`).
+"""
+
+from rdzv_proto import limits
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import AnyReply, Barrier, Error, Released
+from rdzv_server.core import waits, words
+from rdzv_server.core.model import Generation, Role, Run, Session
+from rdzv_server.core.refusal import Refused
+from rdzv_server.core.rounds import Arrival, Barriers, Terms
+from rdzv_server.core.rounds import Barrier as Rounds
+from rdzv_server.core.tables import Tables
+
+
+def arrive(tables: Tables, session: Session, request_id: int, ask: Barrier) -> AnyReply | None:
+    """A member is there. None: its answer comes with the round's decision.
+
+    Raises:
+        Refused: STALE_GENERATION, NOT_A_MEMBER, MALFORMED, BAD_ROUND, DUPLICATE_RANK,
+            LIMIT_EXCEEDED; nothing is changed, and the others do not notice.
+    """
+    run, generation, terms, member = _place(tables, session, ask)
+    barriers = run.barriers if generation is None else generation.barriers
+    barrier = barriers.find(ask.name) or _new(barriers, run, generation, ask.name)
+    if terms.of != "count":
+        known = _known_decision(barrier, member, ask.round)
+        if known is not None:
+            return known
+    elif ask.round not in (None, barrier.round):
+        raise _bad_round(barrier, ask.round)
+    if not barrier.arrivals:  # the first of a round: its terms and its patience count for all (S17)
+        barrier.terms, barrier.began_at = terms, tables.t
+        barrier.timeout_s = ask.timeout_ms / 1000
+    elif barrier.terms is not None and not barrier.terms.includes(member):
+        raise _stranger(session, barrier, barrier.terms)
+    arrival = Arrival(member, session, request_id, ask.payload, ask.vote)
+    _enter(tables, run, generation, barrier, arrival)
+    if barrier.terms != terms:
+        text = (
+            f"{_title(barrier)}: {_who(session, member, terms)} came for {terms}, the others for "
+            f"{barrier.terms}"
+        )
+        _fail(tables, barriers, barrier, ErrorCode.BARRIER_MISMATCH, text)
+    elif generation is not None and (gone := _finished(generation, barrier)) is not None:
+        text = f"{_title(barrier)}: {gone} has finished its work and will not come"
+        _fail(tables, barriers, barrier, ErrorCode.BARRIER_BROKEN, text)
+    elif barrier.complete:
+        _decide(tables, barriers, barrier, _release(barrier))
+    return None
+
+
+def time_over(tables: Tables, serial: int) -> None:
+    """A round's time is up: say who is missing, to all of its members alike."""
+    place = tables.rounds.get(serial)
+    if place is None:
+        return
+    run, generation, barrier = place
+    terms = barrier.terms
+    assert terms is not None, "a deadline of a round that is not open"
+    text = (
+        f"{_title(barrier)}: {len(barrier.arrivals)} of {terms.needed} came within "
+        f"{words.seconds(tables.t - barrier.began_at)}."
+    )
+    if terms.of == "count":
+        text += f" Here: {words.names([words.node(a.session) for a in barrier.arrivals.values()])}."
+    else:
+        missing = _describe(tables, run, generation, terms.of, barrier.missing())
+        text += f" Missing: {missing}."
+    barriers = run.barriers if generation is None else generation.barriers
+    _fail(tables, barriers, barrier, ErrorCode.BARRIER_TIMEOUT, text)
+
+
+def session_over(tables: Tables, run: Run, session: Session, why: str) -> None:
+    """A session is gone. Where anybody may come, its arrival is withdrawn; where it is needed, the
+    round is broken."""
+    for barrier in run.barriers.waiting():
+        if session.id in barrier.arrivals:
+            del barrier.arrivals[session.id]
+            if not barrier.arrivals:
+                tables.close_round(barrier)
+                barrier.take()
+    generation = run.generation
+    if generation is None or not session.parked:
+        return
+    for barrier in generation.barriers.waiting():
+        arrival = next((a for a in barrier.arrivals.values() if a.session is session), None)
+        if arrival is not None and barrier.terms is not None:
+            who = _who(session, arrival.member, barrier.terms)
+            text = f"{_title(barrier)}: {who} was lost: {why}"
+            _fail(tables, generation.barriers, barrier, ErrorCode.BARRIER_BROKEN, text)
+
+
+def node_finished(tables: Tables, generation: Generation) -> None:
+    """A node's work is done: rounds that need it can never be complete."""
+    for barrier in generation.barriers.waiting():
+        gone = _finished(generation, barrier)
+        if gone is not None:
+            text = f"{_title(barrier)}: {gone} has finished its work and will not come"
+            _fail(tables, generation.barriers, barrier, ErrorCode.BARRIER_BROKEN, text)
+
+
+def missing_names(
+    tables: Tables, run: Run, generation: Generation | None, barrier: Rounds
+) -> list[str]:
+    """Who has not come to the open round, for people; at most `words.NAMES_SHOWN_MAX`."""
+    of = "count" if barrier.terms is None else barrier.terms.of
+    missing = barrier.missing()[: words.NAMES_SHOWN_MAX]
+    return [_member(tables, run, generation, of, rank)[0] for rank in missing]
+
+
+# --- who asks ---------------------------------------------------------------------------------
+
+
+def _place(
+    tables: Tables, session: Session, ask: Barrier
+) -> tuple[Run, Generation | None, Terms, int]:
+    """Where the barrier is, what the caller takes it for, and which member of it the caller is."""
+    if ask.of == "count":
+        if ask.fence is not None or ask.members or not ask.count:
+            raise Refused(
+                ErrorCode.MALFORMED,
+                "a barrier of so many belongs to the run and needs a count only",
+            )
+        return tables.use_run(session.run_id), None, Terms("count", ask.count), session.id
+    if ask.fence is None:
+        raise Refused(ErrorCode.MALFORMED, f"a barrier of {ask.of} needs a generation")
+    run, generation = waits.generation_of(tables, session, ask.fence)
+    role = Role.NODE if ask.of == "nodes" else Role.WORKER
+    if session.role is not role:
+        raise Refused(
+            ErrorCode.NOT_A_MEMBER,
+            f"a {session.role.value} cannot take part in a barrier of {ask.of}",
+        )
+    member = session.rank if role is Role.WORKER else generation.rank_of[session.id]
+    world = len(generation.participants) if role is Role.NODE else ask.count
+    members = frozenset(ask.members) if ask.members else None
+    if role is Role.NODE and members and max(members) >= world:
+        raise Refused(
+            ErrorCode.MALFORMED, f"group rank {max(members)} is outside the world of {world}"
+        )
+    if members is None and not world:
+        raise Refused(ErrorCode.MALFORMED, "a barrier of workers needs their count or their ranks")
+    terms = Terms(ask.of, world if members is None else len(members), members)
+    if not terms.includes(member):
+        where = _where(run, generation)
+        raise Refused(
+            ErrorCode.NOT_A_MEMBER,
+            f"barrier {ask.name!r} of {where}: {_who(session, member, terms)} is not one of {terms}",
+        )
+    return run, generation, terms, member
+
+
+def _known_decision(barrier: Rounds, member: int, number: int | None) -> AnyReply | None:
+    """The recorded decision if the caller's round is over, or None if it is the open one."""
+    if number is None:
+        decision = barrier.owed(member)
+        if decision is None:
+            return None
+    elif number == barrier.round:
+        return None
+    else:
+        decision = barrier.decision(number)
+        if decision is None or not decision.terms.includes(member):
+            raise _bad_round(barrier, number)
+    barrier.had[member] = max(barrier.had.get(member, 0), decision.round)
+    return decision.reply
+
+
+def _new(barriers: Barriers, run: Run, generation: Generation | None, name: str) -> Rounds:
+    barrier = Rounds(name, _where(run, generation))
+    if not barriers.add(barrier):
+        raise Refused(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{limits.BARRIER_NAMES_MAX} barriers of {barrier.where} are in use",
+        )
+    return barrier
+
+
+def _enter(
+    tables: Tables, run: Run, generation: Generation | None, barrier: Rounds, arrival: Arrival
+) -> None:
+    """Count a member, once; nothing is changed if it is refused."""
+    new_bytes = len(arrival.payload or b"")
+    old = barrier.arrivals.get(arrival.member)
+    if old is not None and old.session is not arrival.session and not old.session.suspect:
+        raise Refused(
+            ErrorCode.DUPLICATE_RANK,
+            f"{_title(barrier)}: rank {arrival.member} is there already, from another process on "
+            f"{words.node(old.session)}",
+        )
+    old_bytes = len(old.payload or b"") if old is not None else 0
+    if barrier.payload_bytes + new_bytes - old_bytes > limits.BARRIER_PAYLOADS_BYTES_MAX:
+        raise Refused(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{_title(barrier)}: the payloads together would exceed "
+            f"{limits.BARRIER_PAYLOADS_BYTES_MAX} bytes",
+        )
+    waits.park(arrival.session, arrival.request_id)
+    if old is not None:
+        refusal = Refused(ErrorCode.SUPERSEDED, "a newer arrival of this member took its place")
+        tables.answer(old.session, old.request_id, refusal.reply(), keep=True)
+    barrier.arrivals[arrival.member] = arrival
+    barrier.payload_bytes += new_bytes - old_bytes
+    if len(barrier.arrivals) == 1 and old is None:
+        tables.open_round(run, generation, barrier)
+
+
+# --- how a round ends -------------------------------------------------------------------------
+
+
+def _release(barrier: Rounds) -> Released:
+    terms = barrier.terms
+    assert terms is not None, "a release of a round that is not open"
+    order = list(terms.ranks()) or list(barrier.arrivals)
+    here = [barrier.arrivals[member] for member in order]
+    votes = [arrival.vote for arrival in here]
+    names = list(range(len(order))) if terms.of == "count" else order
+    voted = any(vote is not None for vote in votes)
+    return Released(
+        round=barrier.round,
+        members=order if terms.members is not None else [],
+        payloads=[a.payload for a in here] if any(a.payload is not None for a in here) else [],
+        committed=all(votes) if voted else None,
+        against=[i for i, vote in zip(names, votes, strict=True) if not vote] if voted else [],
+    )
+
+
+def _fail(tables: Tables, barriers: Barriers, barrier: Rounds, code: ErrorCode, text: str) -> None:
+    run, generation, _ = tables.rounds[barrier.serial]
+    tables.report(
+        "barrier_failed", level="warning", run=run.id,
+        fence=None if generation is None else generation.fence, barrier=barrier.name,
+        round=barrier.round, code=code.name, reason=text,
+    )  # fmt: skip
+    _decide(tables, barriers, barrier, Refused(code, text[: limits.TEXT_CHARS_MAX]).reply())
+
+
+def _decide(tables: Tables, barriers: Barriers, barrier: Rounds, reply: Released | Error) -> None:
+    """One decision for everybody who waits, and for those who come later (S14)."""
+    tables.close_round(barrier)
+    arrivals = barrier.decide(reply)
+    barriers.used(barrier)
+    tables.release([(a.session, a.request_id) for a in arrivals], reply, keep=True)
+
+
+def _finished(generation: Generation, barrier: Rounds) -> str | None:
+    """A node that the open round needs and that has finished its work."""
+    terms = barrier.terms
+    if not generation.finished or terms is None or terms.of != "nodes":
+        return None
+    for session_id in generation.finished:
+        rank = generation.rank_of[session_id]
+        if terms.includes(rank):
+            return words.node(generation.participants[rank], rank)
+    return None
+
+
+# --- texts ------------------------------------------------------------------------------------
+
+
+def _where(run: Run, generation: Generation | None) -> str:
+    return f"run {run.id!r}" + ("" if generation is None else f" generation {generation.fence}")
+
+
+def _title(barrier: Rounds) -> str:
+    return f"barrier {barrier.name!r} of {barrier.where}, round {barrier.round}"
+
+
+def _who(session: Session, member: int, terms: Terms) -> str:
+    if terms.of == "workers":
+        return f"rank {member} on {words.node(session)}"
+    return words.node(session, member if terms.of == "nodes" else None)
+
+
+def _describe(
+    tables: Tables, run: Run, generation: Generation | None, of: str, missing: list[int]
+) -> str:
+    """The missing by node and rank, and what the server last heard of them."""
+    shown = []
+    for rank in missing[: words.NAMES_SHOWN_MAX]:
+        name, state = _member(tables, run, generation, of, rank)
+        shown.append(f"{name}, {state}")
+    more = len(missing) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+def _member(
+    tables: Tables, run: Run, generation: Generation | None, of: str, rank: int
+) -> tuple[str, str]:
+    """Name and state of one member of a round."""
+    session: Session | None = None
+    if generation is not None and of == "nodes":
+        participant = generation.participants[rank]
+        name = words.node(participant, rank)
+        session = tables.sessions.get(participant.session_id)
+    else:
+        fence = None if generation is None else generation.fence
+        session = next(
+            (w for w in run.workers.values() if w.rank == rank and w.fence == fence), None
+        )
+        name = f"rank {rank}" if session is None else f"rank {rank} on {words.node(session)}"
+    if session is None:
+        return name, "not connected to the server"
+    heard = f"last heard {words.seconds(tables.t - session.heard_at)} ago"
+    return name, f"{'connection lost' if session.suspect else 'alive'}, {heard}"
+
+
+def _stranger(session: Session, barrier: Rounds, terms: Terms) -> Refused:
+    return Refused(
+        ErrorCode.NOT_A_MEMBER, f"{_title(barrier)}: {words.node(session)} is not one of {terms}"
+    )
+
+
+def _bad_round(barrier: Rounds, number: int | None) -> Refused:
+    kept = barrier.decisions[0].round if barrier.decisions else barrier.round
+    return Refused(
+        ErrorCode.BAD_ROUND,
+        f"barrier {barrier.name!r} of {barrier.where}: round {number} is neither the open one "
+        f"({barrier.round}) nor one of those that are remembered (from {kept})",
+    )

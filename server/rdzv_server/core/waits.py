@@ -1,0 +1,99 @@
+"""Requests that wait inside a run: who may ask, how they are parked, and how they all come to an end.
+
+A waiting request is an entry in a table and an id in its session's `parked`. It ends by what it waits
+for, by its deadline, by the end of its generation (S11), or with its session; whichever comes first.
+"""
+
+from rdzv_proto import limits
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import Error, Fence
+from rdzv_server.core.model import Generation, Phase, Role, Run, Session
+from rdzv_server.core.refusal import Refused
+from rdzv_server.core.tables import Tables
+
+
+def usable(run: Run, fence: Fence) -> Generation:
+    """The run's generation if the fence names it and it still answers.
+
+    Raises:
+        Refused: STALE_GENERATION, with how that generation ended.
+    """
+    generation = run.generation
+    if generation is None or generation.fence != fence or not generation.usable:
+        raise Refused(ErrorCode.STALE_GENERATION, stale_text(run, fence))
+    return generation
+
+
+def generation_of(tables: Tables, session: Session, fence: Fence) -> tuple[Run, Generation]:
+    """The generation that a request of this session names.
+
+    Raises:
+        Refused: STALE_GENERATION, NOT_A_MEMBER.
+    """
+    run = tables.runs.get(session.run_id)
+    if run is None:
+        raise Refused(ErrorCode.STALE_GENERATION, f"run {session.run_id!r} is over")
+    generation = usable(run, fence)
+    inside = (
+        session.fence == fence if session.role is Role.WORKER else session.id in generation.rank_of
+    )
+    if not inside:
+        raise Refused(
+            ErrorCode.NOT_A_MEMBER,
+            f"node {session.node_id!r} is not in generation {fence} of run {run.id!r}",
+        )
+    return run, generation
+
+
+def park(session: Session, request_id: int) -> bool:
+    """Let a request wait; False if it waits already.
+
+    Raises:
+        Refused: LIMIT_EXCEEDED.
+    """
+    if request_id in session.parked:
+        return False
+    if len(session.parked) >= limits.PARKED_PER_SESSION_MAX:
+        raise Refused(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{limits.PARKED_PER_SESSION_MAX} requests of this session wait already",
+        )
+    session.parked.add(request_id)
+    return True
+
+
+def generation_over(tables: Tables, run: Run, generation: Generation) -> None:
+    """Everybody who waits for something of a generation learns that it is over (S11, L3)."""
+    refusal = Refused(ErrorCode.STALE_GENERATION, stale_text(run, generation.fence)).reply()
+    for session_id, request_id in generation.kv.waiters():
+        generation.kv.drop((session_id, request_id))
+        session = tables.sessions.get(session_id)
+        if session is not None:
+            tables.answer(session, request_id, refusal, keep=False)
+    for barrier in generation.barriers.waiting():
+        tables.close_round(barrier)
+        waiting = [(a.session, a.request_id) for a in barrier.take()]
+        tables.release(waiting, refusal, keep=True)
+
+
+def session_over(tables: Tables, session: Session, answer: Error) -> None:
+    """End all keys waits and joins of one session with an error. Barriers and ids, which others share,
+    are told by their own modules before."""
+    run = tables.runs.get(session.run_id)
+    for request_id in list(session.parked):
+        if run is not None:
+            run.kv.drop((session.id, request_id))
+            if run.generation is not None:
+                run.generation.kv.drop((session.id, request_id))
+                run.generation.ids.drop((session.id, request_id))
+        tables.answer(session, request_id, answer, keep=False)
+
+
+def stale_text(run: Run, fence: Fence) -> str:
+    """How a generation ended, for those who still name it."""
+    generation = run.generation
+    if generation is None or (run.phase is Phase.ENDED and not run.members):
+        return f"generation {fence} of run {run.id!r} is over"
+    if generation.fence == fence and generation.ended is not None:
+        return f"generation {fence} of run {run.id!r} ended: {generation.ended.reason}"
+    return f"generation {fence} of run {run.id!r} is over; the last one is {generation.fence}"
