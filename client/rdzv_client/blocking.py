@@ -59,7 +59,9 @@ class _Waiter:
         self._gate.release()
 
     def wait(self, timeout_s: float | None) -> bool:
-        return self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        return self._gate.acquire(
+            timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+        )
 
 
 class Calls:

@@ -31,7 +31,7 @@ class Kv:
     Every call may raise GenerationEnded (where the keys are those of a generation), ConnectionLost
     and RequestTimeout. Writes are done once, however often the connection breaks meanwhile. Limits
     (key 1,024 characters, value 1 MiB, 64 MiB and 100,000 keys a run) raise LimitExceeded or
-    ValueError and change nothing.
+    ValueError and change nothing. To wait for no keys, or to check, get or delete none, is done at once.
     """
 
     def __init__(self, calls: "Calls", fence: Fence | None) -> None:
@@ -67,12 +67,16 @@ class Kv:
             WaitTimeout: naming the keys that are missing.
             GenerationEnded: the generation ended first.
         """
-        ask = operations.kv_wait(self._fence, keys, timeout)
+        names = list(keys)
+        if not names:
+            return
+        ask = operations.kv_wait(self._fence, names, timeout)
         self._ask(ask, Done, timeout + operations.SLACK_S)
 
     def check(self, keys: Iterable[str]) -> bool:
         """True if all keys are there."""
-        return not self._ask(operations.kv_check(self._fence, keys), KvMissing).keys
+        names = list(keys)
+        return not names or not self._ask(operations.kv_check(self._fence, names), KvMissing).keys
 
     def add(self, key: str, delta: int = 1) -> int:
         """Add to a counter (a missing key counts as 0) and return the sum.
@@ -110,6 +114,8 @@ class Kv:
 
     def delete(self, *keys: str) -> int:
         """Delete keys; returns how many were there."""
+        if not keys:
+            return 0
         return self._ask(operations.kv_delete(self._fence, keys), KvNumber).value
 
     def count(self, prefix: str = "") -> int:
@@ -140,7 +146,10 @@ class Kv:
         Raises:
             WaitTimeout, GenerationEnded.
         """
-        ask = operations.kv_multi_get(self._fence, keys, timeout)
+        names = list(keys)
+        if not names:
+            return []
+        ask = operations.kv_multi_get(self._fence, names, timeout)
         return self._ask(ask, KvValues, timeout + operations.SLACK_S).values
 
     def multi_set(self, keys: Iterable[str], values: Iterable[Data]) -> int:
@@ -178,12 +187,18 @@ class AsyncKv:
 
     async def wait(self, keys: Iterable[str], timeout: float = operations.GET_S) -> None:
         """Wait until all keys are there."""
-        ask = operations.kv_wait(self._fence, keys, timeout)
+        names = list(keys)
+        if not names:
+            return
+        ask = operations.kv_wait(self._fence, names, timeout)
         await self._ask(ask, Done, timeout + operations.SLACK_S)
 
     async def check(self, keys: Iterable[str]) -> bool:
         """True if all keys are there."""
-        return not (await self._ask(operations.kv_check(self._fence, keys), KvMissing)).keys
+        names = list(keys)
+        if not names:
+            return True
+        return not (await self._ask(operations.kv_check(self._fence, names), KvMissing)).keys
 
     async def add(self, key: str, delta: int = 1) -> int:
         """Add to a counter and return the sum."""
@@ -207,6 +222,8 @@ class AsyncKv:
 
     async def delete(self, *keys: str) -> int:
         """Delete keys; returns how many were there."""
+        if not keys:
+            return 0
         return (await self._ask(operations.kv_delete(self._fence, keys), KvNumber)).value
 
     async def count(self, prefix: str = "") -> int:
@@ -230,7 +247,10 @@ class AsyncKv:
         timeout: float = operations.GET_S,
     ) -> Values:
         """The values of several keys; waits for all of them."""
-        ask = operations.kv_multi_get(self._fence, keys, timeout)
+        names = list(keys)
+        if not names:
+            return []
+        ask = operations.kv_multi_get(self._fence, names, timeout)
         return (await self._ask(ask, KvValues, timeout + operations.SLACK_S)).values
 
     async def multi_set(self, keys: Iterable[str], values: Iterable[Data]) -> int:

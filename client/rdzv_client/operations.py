@@ -115,37 +115,42 @@ def to_bytes(value: Data) -> bytes:
 
 def kv_set(fence: Fence | None, key: str, value: Data) -> KvSet:
     """Set a key."""
-    return KvSet(fence=fence, key=key, value=to_bytes(value))
+    return KvSet(fence=fence, key=_key(key), value=to_bytes(value))
 
 
 def kv_get(fence: Fence | None, key: str, timeout_s: float) -> KvGet:
     """Get a key, waiting for it."""
-    return KvGet(fence=fence, key=key, timeout_ms=_ms(timeout_s))
+    return KvGet(fence=fence, key=_key(key), timeout_ms=_ms(timeout_s))
 
 
 def kv_wait(fence: Fence | None, keys: Iterable[str], timeout_s: float) -> KvWait:
     """Wait for keys."""
-    return KvWait(fence=fence, keys=list(keys), timeout_ms=_ms(timeout_s))
+    return KvWait(fence=fence, keys=_keys(keys), timeout_ms=_ms(timeout_s))
 
 
 def kv_add(fence: Fence | None, key: str, delta: int) -> KvAdd:
     """Add to a counter."""
-    return KvAdd(fence=fence, key=key, delta=delta)
+    if not -(1 << 63) <= delta < 1 << 63:
+        raise ValueError(f"a counter has 64 bits; {delta} does not fit")
+    return KvAdd(fence=fence, key=_key(key), delta=delta)
 
 
 def kv_multi_get(fence: Fence | None, keys: Iterable[str], timeout_s: float) -> KvMultiGet:
     """Get keys, waiting for them."""
-    return KvMultiGet(fence=fence, keys=list(keys), timeout_ms=_ms(timeout_s))
+    return KvMultiGet(fence=fence, keys=_keys(keys), timeout_ms=_ms(timeout_s))
 
 
 def kv_multi_set(fence: Fence | None, keys: Iterable[str], values: Iterable[Data]) -> KvMultiSet:
     """Set keys in one step."""
-    return KvMultiSet(fence=fence, keys=list(keys), values=[to_bytes(v) for v in values])
+    names, new = _keys(keys), [to_bytes(value) for value in values]
+    if len(names) != len(new):
+        raise ValueError(f"{len(names)} keys and {len(new)} values")
+    return KvMultiSet(fence=fence, keys=names, values=new)
 
 
 def kv_check(fence: Fence | None, keys: Iterable[str]) -> KvCheck:
     """Ask which keys are missing."""
-    return KvCheck(fence=fence, keys=list(keys))
+    return KvCheck(fence=fence, keys=_keys(keys))
 
 
 def kv_cas(
@@ -154,27 +159,27 @@ def kv_cas(
     """Set a key if it is as expected."""
     before = None if expected is None else to_bytes(expected)
     new = to_bytes(value)
-    return KvCas(fence=fence, key=key, expected=before, value=new, revision=revision)
+    return KvCas(fence=fence, key=_key(key), expected=before, value=new, revision=revision)
 
 
 def kv_append(fence: Fence | None, key: str, value: Data) -> KvAppend:
     """Append to a key."""
-    return KvAppend(fence=fence, key=key, value=to_bytes(value))
+    return KvAppend(fence=fence, key=_key(key), value=to_bytes(value))
 
 
 def kv_delete(fence: Fence | None, keys: Iterable[str]) -> KvDelete:
     """Delete keys."""
-    return KvDelete(fence=fence, keys=list(keys))
+    return KvDelete(fence=fence, keys=_keys(keys))
 
 
 def kv_count(fence: Fence | None, prefix: str) -> KvCount:
     """Count keys."""
-    return KvCount(fence=fence, prefix=prefix)
+    return KvCount(fence=fence, prefix=_short(prefix, "prefix"))
 
 
 def kv_list(fence: Fence | None, prefix: str, after: str, values: bool) -> KvList:
     """One page of keys."""
-    return KvList(fence=fence, prefix=prefix, after=after, values=values)
+    return KvList(fence=fence, prefix=_short(prefix, "prefix"), after=after, values=values)
 
 
 def entries(page: KvPage) -> "list[KeyEntry]":
@@ -199,12 +204,24 @@ def barrier(
     round: int | None,
     timeout_s: float,
 ) -> Barrier:
-    """Meet at a barrier."""
+    """Meet at a barrier.
+
+    Raises:
+        ValueError: an argument is wrong; it is named.
+    """
+    ranks = [] if members is None else sorted(set(members))
+    if members is not None and not ranks:
+        raise ValueError("members is empty; leave it out where all take part")
+    if of == "count" and count < 1:
+        raise ValueError(f"count is {count}; nobody would meet")
+    for number, what in ((count, "count"), *((rank, "rank") for rank in ranks)):
+        if not 0 <= number <= limits.RANKS_MAX:
+            raise ValueError(f"{what} {number} is not between 0 and {limits.RANKS_MAX}")
     return Barrier(
         fence=fence,
         name=names.checked(name, "barrier name"),
         of=of,
-        members=[] if members is None else sorted(set(members)),
+        members=ranks,
         count=count,
         round=round,
         payload=None if payload is None else to_bytes(payload),
@@ -233,5 +250,29 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)[:DETAIL_CHARS]
 
 
+def _key(key: str) -> str:
+    if not key:
+        raise ValueError("a key must not be empty")
+    return _short(key, "key")
+
+
+def _keys(keys: Iterable[str]) -> list[str]:
+    names = [_key(key) for key in keys]
+    if not 0 < len(names) <= limits.KEYS_PER_REQUEST_MAX:
+        raise ValueError(
+            f"{len(names)} keys at once; it must be 1 to {limits.KEYS_PER_REQUEST_MAX}"
+        )
+    return names
+
+
+def _short(text: str, what: str) -> str:
+    if len(text) > limits.KEY_CHARS_MAX:
+        raise ValueError(
+            f"the {what} {text[:32]!r}… has {len(text)} characters; the limit is "
+            f"{limits.KEY_CHARS_MAX}"
+        )
+    return text
+
+
 def _ms(duration_s: float) -> int:
-    return max(0, round(duration_s * 1000))
+    return max(0, round(min(duration_s * 1000, limits.DURATION_MS_MAX)))

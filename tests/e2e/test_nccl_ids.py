@@ -12,6 +12,7 @@ from tests.e2e.kit.wait import stays, until
 
 needs_nccl = pytest.mark.skipif(not nccl_here.library(), reason=nccl_here.MISSING)
 
+WORKER = Path(__file__).parent / "kit" / "ncclworker.py"
 MADE_UP = {"seed": 1, "size": 128}
 PATIENCE_S = 15.0
 
@@ -155,6 +156,22 @@ def test_ids_lead_all_ranks_to_one_ring(cluster: Cluster, count: int, n_ids: int
         node.wait_for("ready", PATIENCE_S)
     same_ids(nodes)
     assert cluster.servers[0].log_lines("nccl_ready")
+
+
+@needs_nccl
+@pytest.mark.torch
+def test_training_processes_get_their_ids_under_their_agents_generation(cluster: Cluster) -> None:
+    server = cluster.server()
+    agents = [
+        cluster.agent(server, "workers", "2", nproc=2, script=str(WORKER), name=f"a{i}")
+        for i in (1, 2)
+    ]
+    for agent in agents:
+        assert agent.wait(60) == 0
+    rows = [row for agent in agents for row in agent.lines("ring")]
+    assert sorted(row["rank"] for row in rows) == [0, 1, 2, 3]
+    assert {row["met"] for row in rows} == {4}
+    assert len({row["fingerprint"] for row in rows}) == 1
 
 
 @needs_nccl

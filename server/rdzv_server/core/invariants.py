@@ -278,7 +278,7 @@ def _check_secrets(tables: Tables, effects: list[Effect]) -> None:
     published = [r for r in _active(tables) if r.state is State.PUBLISHED]
     secrets = [raw for record in _active(tables) for raw in record.ids if raw]
     for effect in effects:
-        message = effect.message if isinstance(effect, Send) else None
+        message = effect.message if isinstance(effect, Send | Release) else None
         if isinstance(message, NcclIds):
             if message.ids:
                 assert any(r.ids == message.ids for r in published), "S20: ids of no communicator"

@@ -6,11 +6,12 @@ never mints; it carries what an elected rank minted, to one communicator, once. 
 `nccl_requests`.
 """
 
+from collections.abc import Sequence
+
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import CommunicatorStatus, NcclIds, NcclRevoked
+from rdzv_proto.messages import CommunicatorStatus, Error, NcclIds, NcclRevoked
 from rdzv_server.core import nccl_words, words
-from rdzv_server.core.ids import Rank, Record, State, Wait
-from rdzv_server.core.kv import Waiter
+from rdzv_server.core.ids import Record, State, Wait
 from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
@@ -19,16 +20,6 @@ from rdzv_server.core.tables import Tables
 def show(tables: Tables, run: Run) -> list[CommunicatorStatus]:
     """For tools: state and counts of each communicator; never an id."""
     return nccl_words.show(tables, run)
-
-
-def waiters(generation: Generation) -> list[Waiter]:
-    """Requests that wait for ids."""
-    return generation.ids.waiters()
-
-
-def drop(generation: Generation, waiter: Waiter) -> None:
-    """A request is answered otherwise."""
-    generation.ids.drop(waiter)
 
 
 def wait_over(tables: Tables, session: Session, request_id: int) -> bool:
@@ -115,11 +106,8 @@ def fail(
     tables.deadlines.cancel(("nccl", run.id, record.serial))
     waits = generation.ids.close(record, State.FAILED, tables.t, why)
     for wait in waits:
-        tables.deadlines.cancel(("wait", *wait.waiter))
-        session = tables.sessions.get(wait.waiter[0])
-        if session is not None:
-            generation.ids.finish(record, wait.rank)
-            tables.answer(session, wait.waiter[1], why.reply(), keep=False)
+        generation.ids.finish(record, wait.rank)
+    answer(tables, waits, why.reply())
     if quiet:
         return
     tables.report(
@@ -172,7 +160,16 @@ def no_id(tables: Tables, run: Run, generation: Generation, record: Record, wait
     )
 
 
-def hand_out(record: Record, rank: Rank) -> NcclIds:
-    """The ids, to a rank that asked for them."""
-    rank.fetched = True
+def ids_of(record: Record) -> NcclIds:
+    """The ids, for a rank that asked for them."""
     return NcclIds(attempt=record.attempt, ids=list(record.ids), version=record.version)
+
+
+def answer(tables: Tables, waits: Sequence[Wait], reply: NcclIds | Error) -> None:
+    """Give all who waited the same answer. It is not recorded: one who missed it asks again."""
+    waiting = [
+        (tables.sessions[session_id], request_id)
+        for session_id, request_id in (wait.waiter for wait in waits)
+        if session_id in tables.sessions
+    ]
+    tables.release(waiting, reply, keep=False)

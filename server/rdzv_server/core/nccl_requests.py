@@ -6,12 +6,10 @@ that nobody can reach) is refused here, to the one who is wrong, before anybody 
 
 import ipaddress
 
-from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyReply,
     Done,
-    Fence,
     NcclFail,
     NcclGet,
     NcclIds,
@@ -37,7 +35,9 @@ def handle(tables: Tables, session: Session, request_id: int, ask: Requests) -> 
     Raises:
         Refused: STALE_GENERATION, NOT_A_MEMBER, and what the single requests name.
     """
-    run, generation = _generation(tables, session, ask.fence)
+    run, generation = waits.generation_of(tables, session, ask.fence)
+    if generation.ended is not None:  # in success: its keys still answer, its work is done
+        raise Refused(ErrorCode.STALE_GENERATION, waits.stale_text(run, ask.fence))
     match ask:
         case NcclGet():
             return _get(tables, run, generation, session, request_id, ask)
@@ -107,11 +107,13 @@ def _get(
     if rank.ready:
         raise Refused(
             ErrorCode.ALREADY_USED,
-            f"rank {ask.rank} of communicator {ask.group!r} is ready since attempt {attempt} already",
+            f"rank {ask.rank} of communicator {ask.group!r} is ready in attempt {attempt} already; the "
+            "next one needs a new id",
         )
     if record.state is State.PUBLISHED:
         _check_reachable(tables, run, generation, record)
-        return nccl.hand_out(record, rank)
+        rank.fetched = True
+        return nccl.ids_of(record)
     _park(tables, run, generation, session, record, waiter, ask)
     return None
 
@@ -129,12 +131,7 @@ def _park(
     if ask.timeout_ms == 0:
         wait = Wait(waiter, ask.rank, 0.0)
         raise nccl.no_id(tables, run, generation, record, wait)
-    if len(session.parked) >= limits.PARKED_PER_SESSION_MAX:
-        raise Refused(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"{limits.PARKED_PER_SESSION_MAX} requests of this session wait already",
-        )
-    session.parked.add(request_id)
+    waits.park(session, request_id)
     generation.ids.wait(record, Wait(waiter, ask.rank, ask.timeout_ms / 1000))
     tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
 
@@ -275,13 +272,11 @@ def _published(tables: Tables, run: Run, generation: Generation, record: Record)
         after_s=round(tables.t - record.opened_at, 3),
         roots=words.names([unique_id.show(raw) for raw in record.ids]),
     )  # fmt: skip
-    for wait in list(record.waits.values()):
+    waiting = list(record.waits.values())
+    for wait in waiting:
         generation.ids.drop(wait.waiter)
-        tables.deadlines.cancel(("wait", *wait.waiter))
-        session = tables.sessions.get(wait.waiter[0])
-        if session is not None:
-            reply = nccl.hand_out(record, record.ranks[wait.rank])
-            tables.answer(session, wait.waiter[1], reply, keep=False)
+        record.ranks[wait.rank].fetched = True
+    nccl.answer(tables, waiting, nccl.ids_of(record))
 
 
 def _check_loopback(run: Run, generation: Generation, record: Record, root: str) -> None:
@@ -325,11 +320,3 @@ def _own_rank(record: Record, session: Session, number: int) -> Rank:
             f"{nccl_words.process(session)}",
         )
     return rank
-
-
-def _generation(tables: Tables, session: Session, fence: Fence) -> tuple[Run, Generation]:
-    """The live generation: one that ended in success mints no more ids either."""
-    run, generation = waits.generation_of(tables, session, fence)
-    if generation.ended is not None:
-        raise Refused(ErrorCode.STALE_GENERATION, waits.stale_text(run, fence))
-    return run, generation

@@ -22,6 +22,7 @@ from rdzv_proto.messages import (
     AnyPush,
     AnyReply,
     AnyRequest,
+    Barrier,
     CloseRun,
     Done,
     Error,
@@ -35,11 +36,21 @@ from rdzv_proto.messages import (
     Join,
     Joined,
     KvAdd,
+    KvAppend,
+    KvCas,
+    KvCheck,
+    KvCount,
+    KvDelete,
+    KvEntry,
     KvGet,
+    KvList,
+    KvMissing,
     KvMultiGet,
     KvMultiSet,
     KvNumber,
+    KvPage,
     KvSet,
+    KvSwapped,
     KvValue,
     KvValues,
     KvWait,
@@ -49,6 +60,7 @@ from rdzv_proto.messages import (
     MemberPage,
     Members,
     MemberStatus,
+    Released,
     Runs,
     RunStatus,
     ServerStatus,
@@ -131,7 +143,8 @@ class FakeServer:
     Attributes:
         got: every request with its id, heartbeats included, in order of arrival.
         peers: all connections so far.
-        values: the keys.
+        values: the keys, whichever key space they are in.
+        revisions: of the keys, counted in changes.
     """
 
     def __init__(self, *, lease_ms: int = 15_000) -> None:
@@ -139,6 +152,8 @@ class FakeServer:
         self.got: list[tuple[int, AnyRequest]] = []
         self.peers: list[Peer] = []
         self.values: dict[str, bytes] = {}
+        self.revisions: dict[str, int] = {}
+        self.revision = 0
         self.status = ServerStatus(
             server="fake 1", protocol=1, instance="fake", epoch=7, state="memory"
         )
@@ -159,10 +174,21 @@ class FakeServer:
             CloseRun: lambda m: Done(),
             KvSet: lambda m: self._set([m.key], [m.value]),
             KvMultiSet: lambda m: self._set(m.keys, m.values),
-            KvGet: lambda m: KvValue(value=self.values[m.key]),
+            KvGet: lambda m: KvValue(
+                value=self.values[m.key], revision=self.revisions.get(m.key, 0)
+            ),
             KvMultiGet: lambda m: KvValues(values=[self.values[key] for key in m.keys]),
             KvWait: lambda m: Done(),
             KvAdd: self._add,
+            KvAppend: self._append,
+            KvCas: self._cas,
+            KvCheck: lambda m: KvMissing(keys=[k for k in m.keys if k not in self.values]),
+            KvCount: lambda m: KvNumber(value=len(self._named(m.prefix, ""))),
+            KvDelete: lambda m: KvNumber(
+                value=sum(self.values.pop(key, None) is not None for key in m.keys)
+            ),
+            KvList: self._list_keys,
+            Barrier: lambda m: Released(round=1),
             Status: lambda m: self.status,
             ListRuns: self._list_runs,
             Members: self._list_members,
@@ -247,13 +273,44 @@ class FakeServer:
         )
 
     def _set(self, keys: list[str], values: list[bytes]) -> Done:
-        self.values.update(zip(keys, values, strict=True))
-        return Done()
+        self.revision += 1
+        for key, value in zip(keys, values, strict=True):
+            self.values[key], self.revisions[key] = value, self.revision
+        return Done(revision=self.revision)
 
     def _add(self, ask: KvAdd) -> KvNumber:
         total = int(self.values.get(ask.key, b"0")) + ask.delta
-        self.values[ask.key] = b"%d" % total
+        self._set([ask.key], [b"%d" % total])
         return KvNumber(value=total)
+
+    def _append(self, ask: KvAppend) -> KvNumber:
+        value = self.values.get(ask.key, b"") + ask.value
+        self._set([ask.key], [value])
+        return KvNumber(value=len(value))
+
+    def _cas(self, ask: KvCas) -> KvSwapped:
+        value = self.values.get(ask.key)
+        revision = 0 if value is None else self.revisions[ask.key]
+        if ask.expected != value if ask.revision is None else ask.revision != revision:
+            return KvSwapped(value=value, revision=revision)
+        self._set([ask.key], [ask.value])
+        return KvSwapped(swapped=True, value=ask.value, revision=self.revision)
+
+    def _named(self, prefix: str, after: str) -> list[str]:
+        return [key for key in sorted(self.values) if key.startswith(prefix) and key > after]
+
+    def _list_keys(self, ask: KvList) -> KvPage:
+        names = self._named(ask.prefix, ask.after)
+        entries = [
+            KvEntry(
+                key=key,
+                revision=self.revisions[key],
+                value_bytes=len(self.values[key]),
+                value=self.values[key] if ask.values else None,
+            )
+            for key in names[: self.page_rows]
+        ]
+        return KvPage(entries=entries, more=len(names) > len(entries), revision=self.revision)
 
     def _list_runs(self, ask: ListRuns) -> Runs:
         names = [n for n in sorted(self.runs) if n > ask.after and ask.only in ("", n)]

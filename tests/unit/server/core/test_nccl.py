@@ -288,7 +288,7 @@ def test_s20_waits_end_with_the_generation_however_it_ends(kind: str) -> None:
     assert b.answer is not None
     generation = lab.run().generation
     assert generation is not None
-    assert nccl.waiters(generation) == []
+    assert generation.ids.waiters() == []
 
 
 def test_a_session_that_goes_leaves_no_wait_behind() -> None:
@@ -300,7 +300,7 @@ def test_a_session_that_goes_leaves_no_wait_behind() -> None:
     lab.advance(2)
     generation = lab.run().generation
     assert generation is not None
-    assert nccl.waiters(generation) == []
+    assert generation.ids.waiters() == []
     (shown,) = nccl.show(lab.core.tables, lab.run())
     assert shown.missing[0].startswith("rank 1 (lost: worker 1 of n1: its connection closed")
 
