@@ -51,6 +51,17 @@ def test_four_processes_meet_and_every_kind_of_group_works(cluster: Cluster, sta
     assert (run.phase, run.ended.kind) == ("ended", "finished")
 
 
+def test_fully_sharded_training_works(cluster: Cluster, start: Start) -> None:
+    torch = pytest.importorskip(
+        "torch", minversion="2.13", reason="FSDP on CPU is not in torch 2.6"
+    )
+    assert torch.distributed.is_available()
+    server = cluster.server()
+    processes = [start(server, "min=2", "fsdp", "destroy") for _ in range(2)]
+    assert [p.wait(90) for p in processes] == [0, 0], processes[0].log
+    assert len({p.said("fsdp")["weight"] for p in processes}) == 1
+
+
 @pytest.mark.parametrize("store", ["rank0", "server"])
 def test_a_second_process_group_is_a_new_generation_and_rpc_shares_the_first(
     cluster: Cluster, start: Start, store: str

@@ -66,12 +66,27 @@ def test_a_script_that_never_opens_a_store_is_not_complained_of(cluster: Cluster
 
 
 @pytest.mark.torch
-def test_every_node_of_a_good_world_reports_that_it_reached_the_master(cluster: Cluster) -> None:
+@pytest.mark.parametrize("store", ["rank0", "server"])
+def test_every_node_of_a_good_world_reports_that_it_reached_the_master(
+    cluster: Cluster, store: str
+) -> None:
     server = cluster.server("--log-level", "debug")
-    agents = [cluster.agent(server, "good", "2", "gloo", "sleep=8") for _ in range(2)]
+    agents = [
+        cluster.agent(
+            server, "good", "2", "gloo", "sleep=60", nproc=2, conf={"worker_store": store}
+        )
+        for _ in range(2)
+    ]
     for agent in agents:
-        agent.in_world(2, 30, event="all_reduce")
-    until(lambda: len(server.log_lines("master_reached")) == 2, 20, "both nodes report")
-    for agent in agents:
-        assert agent.wait(40) == 0
-        assert "cannot reach" not in agent.log
+        agent.in_world(4, 60, event="all_reduce")
+    until(lambda: len(server.log_lines("master_reached")) == 2, 30, "both nodes report")
+    probes = server.inside("good").probes
+    assert [probe.error for probe in probes] == ["", ""]
+    assert all("cannot reach" not in agent.log for agent in agents)
+    if store == "server":  # told by the process ids that the agents reported
+
+        def ranks() -> list[int]:
+            shown = server.inside("good").store
+            return [] if shown is None else sorted(shown.ranks)
+
+        until(lambda: ranks() == [0, 1, 2, 3], 20, f"the server knows who is who: {ranks()}")

@@ -1,7 +1,7 @@
 """One process of a job without torchrun: `dist_worker.py LOG URL [word …]`.
 
 Each word is done in turn inside one process group over gloo, and said as a JSON line in LOG:
-`collectives`, `groups`, `mesh`, `ddp`, `rpc`, `again` (a second process group in this process),
+`collectives`, `groups`, `mesh`, `ddp`, `fsdp`, `rpc`, `again` (a second process group in this process),
 `ended` (waits for the end of the generation), `sleep=S`, `raise`, `exit=N`, `rank=R`, `world=W`.
 Instead of a URL, `env` takes a `RdzvStore` of the agent's generation, and `HOST:PORT/RUN/NODES` one of a
 generation that this process joins by itself.
@@ -130,6 +130,23 @@ class Job:
         dist.all_gather(copies, weight)
         assert all(torch.equal(weight, copy) for copy in copies)
         self.say("ddp", weight=weight.sum().item())
+
+    def do_fsdp(self) -> None:
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        torch.manual_seed(1)
+        model = torch.nn.Linear(8, 8)
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.full((2, 8), float(dist.get_rank() + step))).sum().backward()
+            optimizer.step()
+        weight: Any = model.weight
+        self.say("fsdp", weight=weight.full_tensor().sum().item())
 
     def do_rpc(self) -> None:
         import torch.distributed as dist

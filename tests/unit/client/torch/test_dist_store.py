@@ -250,6 +250,8 @@ def test_a_store_that_only_cpp_holds_keeps_its_methods(calls: LabCalls) -> None:
     gc.collect()
     wrapped.set("a", "1")
     assert wrapped.get("a") == b"1"
+    if not hasattr(wrapped, "clone"):  # torch 2.6
+        return
     copy = wrapped.clone()
     gc.collect()
     assert copy.get("a") == b"1"
