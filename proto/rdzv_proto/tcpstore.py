@@ -6,7 +6,6 @@ requests; every limit is checked as soon as the length or count is there. Answer
 id: they come in the order in which the requests are done.
 """
 
-import re
 import struct
 from typing import Any, ClassVar
 
@@ -19,8 +18,6 @@ HELLO = b"\x00" + (0x3C85F7CE).to_bytes(4, "little")
 
 _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
 
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-
 YES = b"\x00"
 """CHECK: all keys are there. WAIT, BARRIER: the wait is over."""
 NO = b"\x01"
@@ -31,10 +28,7 @@ _KEEP_BYTES = 1 << 16
 
 
 class BadRequestError(Exception):
-    """The peer broke the protocol or a limit; the connection cannot be read on.
-
-    The text names lengths and limits, never what a key or value holds.
-    """
+    """The peer broke the protocol or a limit. The text never tells what a key or value holds."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -384,33 +378,3 @@ def number(value: int) -> bytes:
 def nonce(value: int) -> bytes:
     """What a ping is answered with."""
     return _U32.pack(value)
-
-
-_COUNTER = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)")
-_COUNTER_BYTES_MAX = 4096
-"""So much of a counter is looked at. Reading megabytes of blanks or digits for each addition would
-hold up the loop, and a number that begins later is none."""
-
-_DIGITS_MAX = 32
-"""More digits than this, leading zeros not counted, are outside 64 bits."""
-
-
-def counter(value: bytes | bytearray) -> int | None:
-    """Read a counter as C++ `stoll` does: leading blanks, a sign, the longest run of digits.
-
-    Returns:
-        None if there are no digits, or if the number does not fit 64 bits.
-    """
-    found = _COUNTER.match(value, 0, _COUNTER_BYTES_MAX)
-    if found is None:
-        return None
-    digits = found[1].lstrip(b"+-").lstrip(b"0")
-    if len(digits) > _DIGITS_MAX:
-        return None
-    result = int(digits or b"0") * (-1 if found[1].startswith(b"-") else 1)
-    return result if INT64_MIN <= result <= INT64_MAX else None
-
-
-def wrapped(value: int) -> int:
-    """Overflow as the C++ server has it: modulo 2^64."""
-    return (value - INT64_MIN) % (1 << 64) + INT64_MIN

@@ -99,16 +99,16 @@ def _do_all(tables: Tables, client: StoreClient, answers: list[bytes]) -> str:
         while (ask := parser.next()) is not None:
             answer = store.keys.do(client, ask)
             _note(tables, client, ask)
+            for other in store.keys.woken():
+                if other is client:  # it woke itself: torch's server tells that first
+                    answers.append(tcpstore.YES)
+                else:
+                    tables.effects.append(StoreSend(other.conn, tcpstore.YES))
             if answer:
                 answers.append(answer)
                 size += len(answer)
                 if size > limits.STORE_ANSWER_BYTES_MAX:
                     return f"answers exceed {limits.STORE_ANSWER_BYTES_MAX} bytes"
-            for other in store.keys.woken():
-                if other is client:
-                    answers.append(tcpstore.YES)
-                else:
-                    tables.effects.append(StoreSend(other.conn, tcpstore.YES))
         if parser.greeted:
             tables.deadlines.cancel(("greet", client.conn, 0))
         _hold(client, len(parser))

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rdzv_proto import limits, tcpstore
+from rdzv_proto import counters, limits, tcpstore
 from rdzv_proto.tcpstore import (
     Add,
     AnyRequest,
@@ -208,12 +208,12 @@ class KeySpace(Generic[C]):
     def _add(self, key: bytes, delta: int) -> int:
         total = delta
         if key in self._values:
-            total = tcpstore.wrapped(self._number(key) + delta)
+            total = counters.wrapped(self._number(key) + delta)
         self._put({key: b"%d" % total})
         return total
 
     def _number(self, key: bytes) -> int:
-        value = tcpstore.counter(self._values[key])
+        value = counters.counter(self._values[key])
         if value is None:
             raise BadRequestError("the value of a counter is no 64-bit number")
         return value
@@ -295,7 +295,7 @@ class KeySpace(Generic[C]):
         self.drop(client)
         count = 1
         if ask.key in self._values:
-            count = tcpstore.wrapped(self._number(ask.key) + 1)
+            count = counters.wrapped(self._number(ask.key) + 1)
         if count >= ask.world_size:
             self._put({ask.key: b"%d" % count})
             return tcpstore.YES

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from rdzv_server import cli
 from rdzv_server.cli import Duration, command
+from rdzv_server.config import Config
 
 RUN = [sys.executable, "-m", "rdzv_server"]
 
@@ -35,6 +36,26 @@ def test_a_wrong_value_names_the_flag(flag: str, value: str) -> None:
     result = CliRunner().invoke(command, [flag, value])
     assert result.exit_code == 2
     assert flag in result.output
+
+
+@pytest.mark.parametrize(
+    "ports", ["29600", "29700-29600", "0-10", "29600-70000", "a-b", "29600-29700-29800", "-5-10"]
+)
+def test_a_wrong_range_of_store_ports_is_one_line(ports: str) -> None:
+    result = run("--port", "0", f"--store-ports={ports}")
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"rdzv-server: --store-ports {ports}: must be LOW-HIGH with 1 <= LOW <= HIGH <= 65535, as in "
+        "29600-29699\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "ports"),
+    [("", (0, 0)), ("29600-29699", (29600, 29699)), (" 1 - 65535 ", (1, 65535)), ("5-5", (5, 5))],
+)
+def test_a_range_of_store_ports(text: str, ports: tuple[int, int]) -> None:
+    assert Config(store_ports=text).store_port_range() == ports
 
 
 def test_a_wrong_value_in_the_environment_names_the_variable() -> None:

@@ -59,6 +59,11 @@ def test_all_answers_of_one_batch_go_out_together_and_in_order(lab: Lab, port: i
     )
 
 
+def test_a_client_that_wakes_itself_reads_that_first(lab: Lab, port: int) -> None:
+    wire = lab.store(port)
+    assert wire.send(wait(b"/n") + add(b"/n", 7)) == YES + number(7)
+
+
 def test_a_wait_is_answered_by_another_client_s_write(lab: Lab, port: int) -> None:
     a, b = lab.store(port), lab.store(port)
     assert a.send(wait(b"/k")) == b""

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rdzv_proto.counters import INT64_MAX, INT64_MIN
 from rdzv_proto.tcpstore import (
-    INT64_MAX,
-    INT64_MIN,
     Add,
     AnyRequest,
     Append,
