@@ -18,7 +18,7 @@ TOOLS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "msgpack", 
 
 TESTS = (
     "tests/e2e/test_plugin.py", "tests/e2e/test_failures.py", "tests/e2e/test_endings.py",
-    "tests/e2e/test_quorum_timing.py", "tests/unit/client/torch",
+    "tests/e2e/test_quorum_timing.py", "tests/e2e/test_worker_store.py", "tests/unit/client/torch",
 )  # fmt: skip
 
 

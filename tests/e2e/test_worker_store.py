@@ -1,11 +1,14 @@
 """The workers' store on the server: unmodified torchrun jobs, with `worker_store=server` and with
 torch's own c10d backend pointed at `--tcpstore`."""
 
-from typing import TYPE_CHECKING
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.e2e.kit.agents import Agent
+from tests.e2e.kit.collectives import PARTS
 from tests.e2e.kit.server import Server
 from tests.e2e.kit.wait import until
 
@@ -14,29 +17,130 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.torch
 
-SERVED: dict[str, str | None] = {"worker_store": "server"}
+KIT = Path(__file__).parent / "kit"
+COLLECTIVES, RESTART = str(KIT / "collectives.py"), str(KIT / "restart.py")
+
+SERVED: dict[str, Any] = {"conf": {"worker_store": "server"}}
+PLAIN: dict[str, Any] = {"conf": {"is_host": "false"}, "backend": "c10d"}
+"""torch's own backend, whose store is then the server's main port."""
 
 
 def pair(
-    cluster: "Cluster", server: Server, run: str, *work: str, nproc: int = 1, **options: object
+    cluster: "Cluster", server: Server | str, run: str, *work: str, **options: Any
 ) -> list[Agent]:
-    return [
-        cluster.agent(server, run, "2", *work, nproc=nproc, **({"conf": SERVED} | options))  # type: ignore[arg-type]
-        for _ in range(2)
-    ]
+    """A job on two nodes."""
+    return [cluster.agent(server, run, "2", *work, **options) for _ in range(2)]
+
+
+def good(agents: list[Agent], event: str) -> list[bool]:
+    return [row["good"] for agent in agents for row in agent.lines(event)]
 
 
 def test_workers_meet_in_the_store_of_the_server(cluster: "Cluster") -> None:
     server = cluster.server()
-    agents = pair(cluster, server, "served", "gloo", nproc=2)
+    agents = pair(cluster, server, "served", "gloo", nproc=2, **SERVED)
     assert [agent.wait(60) for agent in agents] == [0, 0], agents[0].log
+    assert good(agents, "all_reduce") == [True] * 4
     for agent in agents:
-        rows = agent.lines("all_reduce")
-        assert len(rows) == 2
-        assert all(row["good"] for row in rows)
-        assert all(row["MASTER_ADDR"] == "127.0.0.1" for row in rows)
+        assert {row["MASTER_ADDR"] for row in agent.lines()} == {"127.0.0.1"}
         assert "workers' store: the server. MASTER_ADDR=127.0.0.1 MASTER_PORT=" in agent.log
-    ports = {row["MASTER_PORT"] for agent in agents for row in agent.lines()}
-    assert len(ports) == 1
-    assert f"port={ports.pop()}" in server.log_lines("store_opened")[0]
+    (port,) = {row["MASTER_PORT"] for agent in agents for row in agent.lines()}
+    assert f"port={port}" in server.log_lines("store_opened")[0]
     until(lambda: server.log_lines("store_closing"), 10, "the store ends with its generation")
+
+
+def test_everything_that_torch_builds_on_a_store_works(cluster: "Cluster") -> None:
+    server = cluster.server()
+    agents = pair(cluster, server, "all", nproc=2, script=COLLECTIVES, **SERVED)
+    assert [agent.wait(120) for agent in agents] == [0, 0], agents[0].log
+    assert {name: good(agents, name) for name in PARTS} == dict.fromkeys(PARTS, [True] * 4)
+
+
+def test_torch_s_own_backend_works_with_a_server_that_speaks_tcpstore(cluster: "Cluster") -> None:
+    server = cluster.server("--tcpstore")
+    agents = pair(cluster, server, "plain", nproc=2, script=COLLECTIVES, **PLAIN)
+    assert [agent.wait(120) for agent in agents] == [0, 0], agents[0].log
+    assert {name: good(agents, name) for name in PARTS} == dict.fromkeys(PARTS, [True] * 4)
+    assert server.log_lines("tcpstore_opened")
+    until(lambda: server.log_lines("tcpstore_closed"), 10, "the store is emptied behind them")
+
+
+def test_a_second_job_of_torch_s_own_backend_finds_nothing_of_the_first(cluster: "Cluster") -> None:
+    server = cluster.server("--tcpstore")
+    for attempt in range(2):
+        agents = pair(cluster, server, "same-id", "gloo", name=f"j{attempt}", **PLAIN)
+        assert [agent.wait(60) for agent in agents] == [0, 0], agents[0].log
+        assert good(agents, "all_reduce") == [True, True]
+        count = attempt + 1
+        until(
+            lambda count=count: len(server.log_lines("tcpstore_closed")) == count,  # type: ignore[misc]
+            10, "the store is emptied",
+        )  # fmt: skip
+
+
+def test_without_the_flag_such_a_client_is_refused_with_a_hint(cluster: "Cluster") -> None:
+    server = cluster.server()
+    with socket.create_connection(("127.0.0.1", server.port), 5) as client:
+        client.sendall(bytes.fromhex("00cef7853c"))
+        assert client.recv(1) == b""
+    until(lambda: "--tcpstore" in server.log, 5, "the hint")
+
+
+def test_a_restart_never_reads_the_keys_of_the_attempt_before(cluster: "Cluster") -> None:
+    server = cluster.server()
+    agents = pair(
+        cluster, server, "fresh", str(cluster.folder), script=RESTART, restarts=3, **SERVED
+    )
+    assert [agent.wait(90) for agent in agents] == [0, 0], agents[0].log
+    assert not [row for agent in agents for row in agent.lines("init_failed")]
+    rows = [row for agent in agents for row in agent.lines("all_reduce")]
+    assert [row["good"] for row in rows if row["again"]] == [True, True]
+    first, second = (
+        {r["MASTER_PORT"] for r in rows if r["again"] is again} for again in (False, True)
+    )
+    assert len(first) == len(second) == 1
+    assert first != second
+
+
+def test_torch_s_own_backend_does_read_them(cluster: "Cluster") -> None:
+    """The reason for a store of its own for each generation. If this fails, torch has mended it."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    agents = pair(
+        cluster, f"127.0.0.1:{port}", "stale", str(cluster.folder), script=RESTART, restarts=3,
+        backend="c10d",
+    )  # fmt: skip
+    until(lambda: all(agent.code is not None for agent in agents), 120, "the job ends")
+    failed = [row for agent in agents for row in agent.lines("init_failed")]
+    assert any(row["again"] for row in failed), [agent.lines() for agent in agents]
+
+
+def test_the_store_can_have_a_range_of_ports(cluster: "Cluster") -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        low = sock.getsockname()[1]
+    server = cluster.server("--store-ports", f"{low}-{low}")
+    first = pair(cluster, server, "one", "gloo", "sleep=60", **SERVED)
+    until(lambda: good(first, "all_reduce") == [True, True], 60, "the first job runs")
+    assert {row["MASTER_PORT"] for agent in first for row in agent.lines()} == {str(low)}
+    second = pair(cluster, server, "two", "gloo", **SERVED)
+    until(lambda: server.log_lines("store_not_opened"), 20, "the second finds no port")
+    status = server.run("two")
+    assert status is not None
+    assert f"all 1 ports of --store-ports {low}-{low} are in use" in status.reason
+    for agent in first:
+        agent.kill_group()
+    assert [agent.wait(60) for agent in second] == [0, 0], second[0].log
+    assert {row["MASTER_PORT"] for agent in second for row in agent.lines()} == {str(low)}
+
+
+def test_the_end_of_the_server_does_not_stop_running_collectives(cluster: "Cluster") -> None:
+    """torch never reconnects a store; what runs goes on without it."""
+    server = cluster.server()
+    agents = pair(cluster, server, "orphan", "gloo", "sleep=4", conf={
+        "worker_store": "server", "reconnect_timeout": "60"})  # fmt: skip
+    until(lambda: good(agents, "all_reduce") == [True, True], 60, "the job runs")
+    server.kill()
+    until(
+        lambda: [row["code"] for agent in agents for row in agent.lines("exit")] == [0, 0],
+        20, "the workers finish",
+    )  # fmt: skip

@@ -92,14 +92,10 @@ def _kill_one(bench: Bench) -> str:
     again = bench.rank("comm", 1, 2, rank=1)
     for node in (nodes[0], again):
         node.joined(2, START_S, above=1 if node is nodes[0] else 0)
-    recovered = time.monotonic()
+    recovered, before = time.monotonic(), len(nodes[0].all("reduced"))
     _comm([nodes[0], again])
     _reduced([again])
-    line = until(
-        lambda: nodes[0].last("reduced") if nodes[0].all("comm")[1:] else None,
-        STEP_S,
-        "rank 0 again",
-    )
+    line = nodes[0].wait_for("reduced", STEP_S, before + 1)
     assert line["right"], line
     assert nodes[0].number > 1
     return (

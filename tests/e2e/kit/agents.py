@@ -103,6 +103,7 @@ class Agent:
         more: further torchrun flags.
         prefix: words before the real script (`ip netns exec …`).
         script: instead of `worker.py`.
+        backend: --rdzv-backend; with another one than ours the timing profile is its own.
         stop_after_rendezvous: the agent stops itself (SIGSTOP) between its rendezvous and the rank
             exchange.
     """
@@ -125,15 +126,17 @@ class Agent:
         prefix: Sequence[str] = (),
         script: str | None = None,
         stop_after_rendezvous: bool = False,
+        backend: str = "rdzv",
     ) -> None:
         self.identity = os.urandom(6).hex()
         self.name = name or self.identity
         self.log_path = folder / f"agent-{self.name}-{self.identity}.log"
         self.worker_log_path = folder / f"workers-{self.name}-{self.identity}.jsonl"
-        settings = {**PROFILE, **(conf or {})}
+        settings = {**(PROFILE if backend == "rdzv" else {}), **(conf or {})}
         conf_text = ",".join(f"{k}={v}" for k, v in settings.items() if v is not None)
         argv = ["--nnodes", nnodes, "--nproc-per-node", str(nproc), "--max-restarts", str(restarts)]
-        argv += ["--rdzv-backend", "rdzv", "--rdzv-conf", conf_text]
+        argv += ["--rdzv-backend", backend]
+        argv += ["--rdzv-conf", conf_text] if conf_text else []
         argv += ["--rdzv-endpoint", endpoint] if endpoint is not None else []
         argv += ["--rdzv-id", run] if run is not None else []
         argv += [*more, script or str(WORKER), str(self.worker_log_path), *work]
