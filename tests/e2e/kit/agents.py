@@ -15,6 +15,8 @@ from typing import Any
 from tests.e2e.kit.processes import MARKER, alive, kill, kill_marked, marked
 from tests.e2e.kit.wait import until
 
+ROOT = Path(__file__).parents[3]
+
 WORKER = Path(__file__).parent / "worker.py"
 AGENT_MARKER = "RDZV_TEST_AGENT"
 
@@ -142,6 +144,8 @@ class Agent:
         argv += [*more, script or str(WORKER), str(self.worker_log_path), *work]
         env = {MARKER: marker, AGENT_MARKER: self.identity, "OMP_NUM_THREADS": "1"}
         env["TMPDIR"] = str(folder)  # killed agents leave torch's log folders behind
+        here = [str(ROOT), os.environ.get("PYTHONPATH", "")]  # worker scripts use this kit
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, here))
         env |= environment or {}
         self._launcher = launcher
         self._process: subprocess.Popen[bytes] | None = None
