@@ -45,8 +45,9 @@ e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
 test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
 	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu
 
-bench: $(VENV)/ready-test  ## c10d and rdzv, interleaved, for N = 2 … 512
+bench: $(VENV)/ready-test  ## beside c10d (N = 2 … 512), and beside TCPStore (N = 64 … 4000; needs cc)
 	@$(BIN)/python -m tests.bench rendezvous
+	@$(BIN)/python -m tests.bench sync
 
 torch-matrix: $(VENV)/ready-test  ## the plug-in against the oldest and the newest torch
 	@$(BIN)/python -m tests.torch_matrix

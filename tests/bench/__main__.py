@@ -1,10 +1,10 @@
-"""`python -m tests.bench rendezvous`."""
+"""`python -m tests.bench rendezvous` and `python -m tests.bench sync`."""
 
 import sys
 
-from tests.bench import rendezvous
+from tests.bench import rendezvous, sync
 
-BENCHES = {"rendezvous": rendezvous.main}
+BENCHES = {"rendezvous": rendezvous.main, "sync": sync.main}
 
 
 def main() -> int:

@@ -13,11 +13,10 @@ import functools
 import multiprocessing as mp
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
+from tests.bench import servers
 from tests.bench.agents import Outcome, c10d_handler, measure, rdzv_handler
 
 CAP_S = 60.0
@@ -86,8 +85,8 @@ def _c10d(nodes: int, options: argparse.Namespace) -> Outcome:
 
 
 def _rdzv(nodes: int, options: argparse.Namespace) -> Outcome:
-    with _rdzv_server() as (pid, port):
-        return _measure(rdzv_handler, pid, port, nodes, options)
+    with servers.rdzv() as server:
+        return _measure(rdzv_handler, server.pid, server.port, nodes, options)
 
 
 def _measure(handler: Any, pid: int, port: int, nodes: int, options: argparse.Namespace) -> Outcome:
@@ -114,20 +113,3 @@ def _tcpstore() -> Iterator[tuple[int, int]]:
     finally:
         process.kill()
         process.join()
-
-
-@contextlib.contextmanager
-def _rdzv_server() -> Iterator[tuple[int, int]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rdzv_server", "--port", "0", "--log-level", "warning"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        ready = dict(part.split("=") for part in process.stdout.readline().split()[1:])
-        yield process.pid, int(ready["port"])
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()

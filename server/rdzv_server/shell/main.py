@@ -13,7 +13,7 @@ from rdzv_proto import __version__
 from rdzv_server.config import Config
 from rdzv_server.core.settings import Identity
 from rdzv_server.shell import log, loop
-from rdzv_server.shell.listen import listeners
+from rdzv_server.shell.listen import BACKLOG, listeners
 from rdzv_server.shell.server import Server
 from rdzv_server.shell.store_listener import StorePorts
 
@@ -62,7 +62,9 @@ async def _serve(config: Config, sockets: list[socket.socket]) -> int:
     low, high = config.store_port_range()
     ports = StorePorts(config.host, low, high)
     server = Server(config.settings(), identity, ports, tcpstore=config.tcpstore)
-    accepting = [await running.create_server(server.protocol, sock=sock) for sock in sockets]
+    accepting = [
+        await running.create_server(server.protocol, sock=sock, backlog=BACKLOG) for sock in sockets
+    ]  # without a backlog of its own, the loop would set back the sockets' to 100
     port = sockets[0].getsockname()[1]
     _warn_insecure(config, port)
     _ready(config.host, port, identity)
