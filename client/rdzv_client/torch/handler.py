@@ -27,7 +27,7 @@ from rdzv_client import endpoint
 from rdzv_client.blocking import Client, Generation
 from rdzv_client.errors import RdzvError, RunFinished
 from rdzv_client.operations import LeaveKind
-from rdzv_client.torch import conf, logs
+from rdzv_client.torch import conf, logs, workers
 from rdzv_client.torch.export import WorkerExport
 from rdzv_client.torch.owner import owner_of_run
 from rdzv_client.torch.port import ReservedPort
@@ -243,6 +243,7 @@ class RdzvHandler(RendezvousHandler):
             "only",
             generation.run, host, port,
         )  # fmt: skip
+        workers.report(self._client, generation)
         return host, port
 
     def _note_end(self, generation: Generation) -> None:
