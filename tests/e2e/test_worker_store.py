@@ -2,13 +2,13 @@
 torch's own c10d backend pointed at `--tcpstore`."""
 
 import socket
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.e2e.kit.agents import Agent
-from tests.e2e.kit.collectives import PARTS
 from tests.e2e.kit.server import Server
 from tests.e2e.kit.wait import until
 
@@ -19,6 +19,18 @@ pytestmark = pytest.mark.torch
 
 KIT = Path(__file__).parent / "kit"
 COLLECTIVES, RESTART = str(KIT / "collectives.py"), str(KIT / "restart.py")
+
+
+def torch_version() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+PARTS = ["all_reduce", "new_group", "monitored_barrier", "device_mesh", "all_gather_object", "ddp"]
+if not torch_version().startswith("2.6."):  # whose FSDP needs a GPU
+    PARTS.append("fsdp")
 
 SERVED: dict[str, Any] = {"conf": {"worker_store": "server"}}
 PLAIN: dict[str, Any] = {"conf": {"is_host": "false"}, "backend": "c10d"}
@@ -51,14 +63,14 @@ def test_workers_meet_in_the_store_of_the_server(cluster: "Cluster") -> None:
 
 def test_everything_that_torch_builds_on_a_store_works(cluster: "Cluster") -> None:
     server = cluster.server()
-    agents = pair(cluster, server, "all", nproc=2, script=COLLECTIVES, **SERVED)
+    agents = pair(cluster, server, "all", *PARTS, nproc=2, script=COLLECTIVES, **SERVED)
     assert [agent.wait(120) for agent in agents] == [0, 0], agents[0].log
     assert {name: good(agents, name) for name in PARTS} == dict.fromkeys(PARTS, [True] * 4)
 
 
 def test_torch_s_own_backend_works_with_a_server_that_speaks_tcpstore(cluster: "Cluster") -> None:
     server = cluster.server("--tcpstore")
-    agents = pair(cluster, server, "plain", nproc=2, script=COLLECTIVES, **PLAIN)
+    agents = pair(cluster, server, "plain", *PARTS, nproc=2, script=COLLECTIVES, **PLAIN)
     assert [agent.wait(120) for agent in agents] == [0, 0], agents[0].log
     assert {name: good(agents, name) for name in PARTS} == dict.fromkeys(PARTS, [True] * 4)
     assert server.log_lines("tcpstore_opened")
@@ -102,6 +114,7 @@ def test_a_restart_never_reads_the_keys_of_the_attempt_before(cluster: "Cluster"
     assert first != second
 
 
+@pytest.mark.skipif(torch_version().startswith("2.6."), reason="measured with torch 2.13 and 2.14")
 def test_torch_s_own_backend_does_read_them(cluster: "Cluster") -> None:
     """The reason for a store of its own for each generation. If this fails, torch has mended it."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
@@ -110,9 +123,10 @@ def test_torch_s_own_backend_does_read_them(cluster: "Cluster") -> None:
         cluster, f"127.0.0.1:{port}", "stale", str(cluster.folder), script=RESTART, restarts=3,
         backend="c10d",
     )  # fmt: skip
-    until(lambda: all(agent.code is not None for agent in agents), 120, "the job ends")
-    failed = [row for agent in agents for row in agent.lines("init_failed")]
-    assert any(row["again"] for row in failed), [agent.lines() for agent in agents]
+    until(
+        lambda: any(row["again"] for agent in agents for row in agent.lines("init_failed")),
+        60, "the restart fails on an address of the attempt before",
+    )  # fmt: skip
 
 
 def test_the_store_can_have_a_range_of_ports(cluster: "Cluster") -> None:

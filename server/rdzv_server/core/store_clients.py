@@ -47,7 +47,9 @@ def received(tables: Tables, event: StoreReceived) -> None:
     client = tables.store_clients.get(event.conn)
     if client is None:
         return  # closed in this very batch of input
-    _hold(client, 0)
+    greeted = client.parser.greeted
+    if client.held_bytes:
+        _hold(client, 0)
     client.parser.feed(event.data)
     answers: list[bytes] = []
     wrong = _do_all(tables, client, answers)
@@ -55,6 +57,8 @@ def received(tables: Tables, event: StoreReceived) -> None:
         tables.effects.append(StoreSend(client.conn, b"".join(answers)))
     if wrong:
         _refuse(tables, client, wrong)
+    elif client.parser.greeted and not greeted:
+        tables.deadlines.cancel(("greet", client.conn, 0))
 
 
 def lost(tables: Tables, event: StoreLost) -> None:
@@ -109,9 +113,8 @@ def _do_all(tables: Tables, client: StoreClient, answers: list[bytes]) -> str:
                 size += len(answer)
                 if size > limits.STORE_ANSWER_BYTES_MAX:
                     return f"answers exceed {limits.STORE_ANSWER_BYTES_MAX} bytes"
-        if parser.greeted:
-            tables.deadlines.cancel(("greet", client.conn, 0))
-        _hold(client, len(parser))
+        if len(parser) > HELD_FREE_BYTES:
+            _hold(client, len(parser))
     except BadRequestError as error:
         return str(error)
     return ""
@@ -149,7 +152,6 @@ def _hold(client: StoreClient, held_bytes: int) -> None:
     Raises:
         BadRequestError: it does not fit.
     """
-    held_bytes = held_bytes if held_bytes > HELD_FREE_BYTES else 0
     quota = client.store.quota
     grown = held_bytes - client.held_bytes
     if not quota.allows(grown, 0):

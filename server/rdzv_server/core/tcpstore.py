@@ -125,7 +125,9 @@ class KeySpace(Generic[C]):
 
     def woken(self) -> list[C]:
         """Whose waits the last requests completed: each is answered with `tcpstore.YES`."""
-        woken, self._woken = self._woken, []
+        woken = self._woken
+        if woken:
+            self._woken = []
         return woken
 
     def drop(self, client: C) -> None:
@@ -188,8 +190,9 @@ class KeySpace(Generic[C]):
 
     def _put(self, new: dict[bytes, bytes]) -> None:
         self._store(new)
-        for key in new:
-            self._wake(key)
+        if self._waiters:
+            for key in new:
+                self._wake(key)
 
     def _store(self, new: dict[bytes, bytes]) -> None:
         """Set without waking anybody."""

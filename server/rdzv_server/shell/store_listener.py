@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rdzv_server.shell import log
-from rdzv_server.shell.listen import bind
+from rdzv_server.shell.listen import BACKLOG, bind
 from rdzv_server.shell.store_connection import StoreConnection
 
 TRIES = 8
@@ -89,7 +89,9 @@ class StoreListeners:
         loop = asyncio.get_running_loop()
         for sock in entry.sockets:
             try:
-                server = await loop.create_server(lambda: self._protocol(listener), sock=sock)
+                server = await loop.create_server(
+                    lambda: self._protocol(listener), sock=sock, backlog=BACKLOG
+                )
             except OSError as error:
                 log.event("store_not_accepting", "error", reason=error.strerror or str(error))
                 return

@@ -47,3 +47,11 @@ def test_a_name_without_addresses_left_to_try_is_no_answer(
 )
 def test_a_reason_is_never_empty(error: OSError, words: str) -> None:
     assert dial.reason(error) == words
+
+
+def test_both_ends_are_named_and_a_broken_connection_has_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sock = dial.connect(Endpoint("127.0.0.1", server.getsockname()[1], True), 5)
+        assert dial.hosts(sock) == ("127.0.0.1", "127.0.0.1")
+        sock.close()
+    assert dial.hosts(sock) == ("", "")
