@@ -19,7 +19,7 @@ from rdzv_server.core.model import Connection, Generation, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
-from rdzv_server.core.store_model import Store, StoreClient
+from rdzv_server.core.tcpstore.model import Store, StoreClient
 
 FENCED_KEPT_MAX = 10_000
 """Superseded sessions that are remembered, so that their processes learn why they were cut."""
