@@ -29,6 +29,7 @@ from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.shell import log
 from rdzv_server.shell.connection import Connection
 from rdzv_server.shell.limiter import Limiter
+from rdzv_server.shell.memory import Memory
 
 SHUTDOWN_S = 2.0
 """Clients get this long to read that the server is going away."""
@@ -58,6 +59,7 @@ class Server:
         self._limiters: dict[str, Limiter] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+        self._memory = Memory()
         self._stopped = False
         self._execute(self._core.tick(time.monotonic()))
         self._arm()
@@ -157,6 +159,8 @@ class Server:
                         connection.goodbye(goodbye)
                 case Report():
                     log.write(effect)
+                    if effect.event == "run_forgotten":
+                        self._memory.freed()
 
     def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
         for conn, frame in frames:
