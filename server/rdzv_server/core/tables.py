@@ -198,8 +198,14 @@ class Tables:
         self.deadlines.cancel(("round", barrier.serial, 0))
 
     def forget_run(self, run: Run) -> None:
-        """Drop everything about a run but its generation number."""
+        """Drop everything about a run but its generation number. What is large goes at once: run,
+        sessions and members know each other, and would wait for the collector of an idle server."""
         del self.runs[run.id]
+        run.kv.clear()
+        run.barriers.clear()
+        if run.generation is not None:
+            run.generation.kv.clear()
+            run.generation.barriers.clear()
         for kind in ("run", "forget"):
             self.deadlines.cancel((kind, run.id, 0))
         if run.number:
