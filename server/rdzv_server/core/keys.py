@@ -63,7 +63,7 @@ def read(tables: Tables, session: Session, request_id: int, ask: Reading) -> Any
     return None
 
 
-def look(tables: Tables, session: Session, ask: Looking) -> AnyReply:
+def look(tables: Tables, session: Session, _request_id: int, ask: Looking) -> AnyReply:
     """Say what is there.
 
     Raises:
@@ -79,7 +79,7 @@ def look(tables: Tables, session: Session, ask: Looking) -> AnyReply:
             return _page(space, ask)
 
 
-def write(tables: Tables, session: Session, ask: Writing) -> AnyReply:
+def write(tables: Tables, session: Session, _request_id: int, ask: Writing) -> AnyReply:
     """Do a write and answer the reads that it completes.
 
     Raises:
