@@ -137,7 +137,9 @@ class Coordinator:
         if session is None:
             if connection.role is Role.ADMIN:
                 sessions.admin_heard(tables, connection)
-        elif session.heard_at != tables.t or session.expiring_since is not None:
+        elif session.expiring_since is None and session.dropped_at is None:
+            session.heard_at = tables.t  # its deadline is early now: `expire` looks once more
+        else:
             sessions.heard(tables, session)
         try:
             reply = self._reply(connection, request_id, message)

@@ -144,7 +144,7 @@ class Namespace:
         """
         entry = self._entries.get(key)
         old = b"0" if entry is None else entry.value
-        if not _DECIMAL.fullmatch(old):
+        if not (old.isdigit() and len(old) < 20) and not _DECIMAL.fullmatch(old):
             raise Refused(ErrorCode.NOT_A_NUMBER, f"the value of key {key!r} is no decimal number")
         total = int(old) + delta
         if not INT64_MIN <= total <= INT64_MAX:

@@ -130,7 +130,7 @@ class Server:
         """A request came."""
         if connection.conn in self._connections:
             reply = self._core.request(connection.conn, request_id, message)
-            if reply is not None:
+            if reply is not None:  # most of the time
                 connection.send(codec.encode(request_id, reply))
             elif effects := self._core.outcome():
                 self._execute(effects)
