@@ -6,6 +6,7 @@ checked before anything is buffered, and input may come in pieces of any size.
 """
 
 import enum
+from collections.abc import Iterator
 
 from rdzv_proto import PROTOCOL_VERSION
 
@@ -94,6 +95,31 @@ class FrameBuffer:
     def feed(self, data: bytes) -> None:
         """Add received bytes. Costs amortised O(len(data)), also one byte at a time."""
         self._buffer += data
+
+    def split(self, data: bytes) -> Iterator[bytes]:
+        """Add received bytes and hand out all bodies that are complete: `feed` and `pop`, without a
+        copy where whole frames came.
+
+        Raises:
+            FrameTooLargeError: as `pop`.
+        """
+        if self._buffer:
+            self.feed(data)
+            while (body := self.pop()) is not None:
+                yield body
+            return
+        start, end = 0, len(data)
+        while end - start >= LENGTH_BYTES:
+            at = start + LENGTH_BYTES
+            frame_bytes = int.from_bytes(data[start:at], "big")
+            if frame_bytes > self.frame_bytes_max:
+                raise FrameTooLargeError(frame_bytes, self.frame_bytes_max)
+            if at + frame_bytes > end:
+                break
+            start = at + frame_bytes
+            yield data[at:start]
+        if start < end:
+            self.feed(data[start:])
 
     def pop(self) -> bytes | None:
         """The next complete body, or None until more bytes come.

@@ -6,6 +6,8 @@ broken by the loss of a member, or refused because its members disagree. A stran
 harms nobody (S16). The end of the generation ends all its rounds (`waits.generation_over`).
 """
 
+from functools import lru_cache
+
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyReply, Barrier, Error, Released
@@ -40,7 +42,7 @@ def arrive(tables: Tables, session: Session, request_id: int, ask: Barrier) -> A
         raise _stranger(session, barrier, barrier.terms)
     arrival = Arrival(member, session, request_id, ask.payload, ask.vote)
     _enter(tables, run, generation, barrier, arrival)
-    if barrier.terms != terms:
+    if barrier.terms is not terms and barrier.terms != terms:
         text = (
             f"{_title(barrier)}: {_who(session, member, terms)} came for {terms}, the others for "
             f"{barrier.terms}"
@@ -145,7 +147,7 @@ def _place(
         )
     if members is None and not world:
         raise Refused(ErrorCode.MALFORMED, "a barrier of workers needs their count or their ranks")
-    terms = Terms(ask.of, world if members is None else len(members), members)
+    terms = _all_of(ask.of, world) if members is None else Terms(ask.of, len(members), members)
     if not terms.includes(member):
         where = _where(run, generation)
         raise Refused(
@@ -153,6 +155,12 @@ def _place(
             f"barrier {ask.name!r} of {where}: {_who(session, member, terms)} is not one of {terms}",
         )
     return run, generation, terms, member
+
+
+@lru_cache(maxsize=256)
+def _all_of(of: str, needed: int) -> Terms:
+    """The terms of most rounds; every arrival of a round has the same object."""
+    return Terms(of, needed)
 
 
 def _known_decision(barrier: Rounds, member: int, number: int | None) -> AnyReply | None:
@@ -216,6 +224,9 @@ def _enter(
 def _release(barrier: Rounds) -> Released:
     terms = barrier.terms
     assert terms is not None, "a release of a round that is not open"
+    arrivals = barrier.arrivals.values()
+    if terms.members is None and all(a.payload is None and a.vote is None for a in arrivals):
+        return Released(round=barrier.round)
     order = list(terms.ranks()) or list(barrier.arrivals)
     here = [barrier.arrivals[member] for member in order]
     votes = [arrival.vote for arrival in here]

@@ -5,9 +5,6 @@ that is not in it for a role is refused. The rules themselves are in `sessions`,
 `forming`, `generations` and `keys`.
 """
 
-from collections import OrderedDict
-
-from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     Alive,
@@ -21,7 +18,6 @@ from rdzv_proto.messages import (
     HelloNode,
     HelloWorker,
     Join,
-    Joined,
     Leave,
     ListRuns,
     Members,
@@ -35,6 +31,7 @@ from rdzv_server.core import (
     forming,
     inside,
     membership,
+    replies,
     sessions,
     status,
 )
@@ -60,17 +57,19 @@ from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore import clients as store_clients
 from rdzv_server.core.tcpstore import stores
 
-OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave | dispatch.Inside
+OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave
 """Operations of nodes and workers."""
 
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
 _LOOKING = (Status, ListRuns, Members, ShowGeneration)
 
-ALLOWED: dict[Role | None, tuple[type[AnyRequest], ...]] = {
-    None: _HELLOS,
-    Role.NODE: (Heartbeat, Join, Finished, Leave, CloseRun, Members, *dispatch.OF_NODES),
-    Role.WORKER: (Heartbeat, Members, *dispatch.OF_WORKERS),
-    Role.ADMIN: (Heartbeat, CloseRun, *_LOOKING),
+_INSIDE = frozenset(dispatch.OF_NODES)
+
+ALLOWED: dict[Role | None, frozenset[type[AnyRequest]]] = {
+    None: frozenset(_HELLOS),
+    Role.NODE: _INSIDE | {Heartbeat, Join, Finished, Leave, CloseRun, Members},
+    Role.WORKER: frozenset((Heartbeat, Members, *dispatch.OF_WORKERS)),
+    Role.ADMIN: frozenset((Heartbeat, CloseRun, *_LOOKING)),
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
 
@@ -99,8 +98,10 @@ class Coordinator:
         match event:
             case Opened():
                 self._opened(event)
-            case Received():
-                self._received(event)
+            case Received(conn, request_id, message):
+                reply = self.request(conn, request_id, message)
+                if reply is not None:
+                    self.tables.effects.append(Send(conn, request_id, reply))
             case Lost():
                 connection = self.tables.connections.get(event.conn)
                 if connection is not None:
@@ -116,6 +117,55 @@ class Coordinator:
             case ListenerFailed():
                 stores.listener_failed(self.tables, event)
         return self._leave()
+
+    def begin(self, now: float) -> None:
+        """Read the clock, once for all requests that came in one piece."""
+        self._enter(now)
+
+    def request(self, conn: int, request_id: int, message: AnyRequest) -> AnyReply | None:
+        """Take one request, at the time of `begin`. What else comes of it is in `outcome`.
+
+        Returns:
+            The reply, if nothing else comes of the request and it goes where the request came from:
+            most of the time. Otherwise None.
+        """
+        tables = self.tables
+        connection = tables.connections.get(conn)
+        if connection is None:
+            return None  # cut in this very batch of input; its session is no longer listening
+        session = connection.session
+        if session is None:
+            if connection.role is Role.ADMIN:
+                sessions.admin_heard(tables, connection)
+        elif session.expiring_since is None and session.dropped_at is None:
+            session.heard_at = tables.t  # its deadline is early now: `expire` looks once more
+        else:
+            sessions.heard(tables, session)
+        try:
+            reply = self._reply(connection, request_id, message)
+        except Refused as refused:
+            reply = refused.reply()
+        if reply is None:
+            return None
+        session = connection.session
+        if isinstance(reply, Welcome) or tables.effects or tables.dirty:
+            self._reply_among_others(connection, request_id, message, reply)
+            return None
+        if session is not None:
+            session.parked.discard(request_id)
+            if message.recorded:
+                session.replies[request_id] = reply
+        return reply
+
+    def outcome(self) -> list[Effect]:
+        """What came of the requests since the last call, their runs brought to rest."""
+        tables = self.tables
+        return self._leave() if tables.effects or tables.dirty else []
+
+    def quiet_until(self, at: float) -> bool:
+        """True if `next_deadline` is certainly not before a time, in monotonic seconds."""
+        tables = self.tables
+        return tables.deadlines.none_before(at - tables.clock.stalled_s)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due. Called at least once per `TICK_S`, and at `next_deadline`."""
@@ -203,26 +253,14 @@ class Coordinator:
         tables.connections[event.conn] = Connection(event.conn, event.peer_host, event.local_host)
         tables.deadlines.set(("hello", event.conn, 0), tables.t + tables.settings.hello_timeout_s)
 
-    def _received(self, event: Received) -> None:
-        tables = self.tables
-        connection = tables.connections.get(event.conn)
-        if connection is None:
-            return  # cut in this very batch of input; its session is no longer listening
-        if connection.session is not None:
-            sessions.heard(tables, connection.session)
-        elif connection.role is Role.ADMIN:
-            sessions.admin_heard(tables, connection)
-        try:
-            reply = self._reply(connection, event.request_id, event.message)
-        except Refused as refused:
-            reply = refused.reply()
-        if reply is None:
-            return
-        session = connection.session
+    def _reply_among_others(
+        self, connection: Connection, request_id: int, message: AnyRequest, reply: AnyReply
+    ) -> None:
+        tables, session = self.tables, connection.session
         if session is None:
-            tables.effects.append(Send(connection.id, event.request_id, reply))
+            tables.effects.append(Send(connection.id, request_id, reply))
         else:
-            tables.answer(session, event.request_id, reply, keep=event.message.recorded)
+            tables.answer(session, request_id, reply, keep=message.recorded)
             if isinstance(reply, Welcome) and reply.resumed:
                 nccl_ends.resumed(tables, session)
 
@@ -235,6 +273,10 @@ class Coordinator:
             raise _not_allowed(connection, message)
         if tables.shutting_down and not isinstance(message, Heartbeat):
             raise Refused(ErrorCode.SHUTTING_DOWN, "the server is shutting down")
+        handler = dispatch.HANDLERS.get(type(message))
+        if handler is not None:  # most requests; the others are told apart below
+            assert connection.session is not None, "a role without a session"
+            return self._session_reply(connection.session, request_id, message, handler)
         match message:
             case HelloNode():
                 return sessions.hello_node(tables, connection, message)
@@ -252,7 +294,9 @@ class Coordinator:
                 return self._admin_reply(connection, message)
             case _:
                 assert connection.session is not None, "a role without a session"
-                return self._session_reply(connection.session, request_id, message)
+                return self._session_reply(
+                    connection.session, request_id, message, self._of_session
+                )
 
     def _admin_reply(
         self, connection: Connection, message: Heartbeat | Members | CloseRun
@@ -267,23 +311,25 @@ class Coordinator:
                 return membership.close_run(self.tables, message.run, who, message)
 
     def _session_reply(
-        self, session: Session, request_id: int, message: OfSession
+        self, session: Session, request_id: int, message: AnyRequest, handler: dispatch.Handler
     ) -> AnyReply | None:
         tables = self.tables
         if message.recorded:
             recorded = session.replies.get(request_id)
-            if recorded is not None and not _outdated(tables, session, recorded):
+            if recorded is not None and not replies.outdated(tables, session, recorded):
                 return recorded
             if request_id in session.parked:
                 return None
-            _check_window(session, request_id)
-        return self._of_session(session, request_id, message)
+            replies.check_window(session, request_id)
+        return handler(tables, session, request_id, message)
 
-    def _of_session(self, session: Session, request_id: int, message: OfSession) -> AnyReply | None:
-        tables = self.tables
+    @staticmethod
+    def _of_session(
+        tables: Tables, session: Session, request_id: int, message: OfSession
+    ) -> AnyReply | None:
         match message:
             case Heartbeat():
-                _acknowledge(session, message.acknowledged)
+                replies.acknowledge(session, message.acknowledged)
                 return Alive()
             case Members():
                 _check_own_run(session, message.run)
@@ -298,42 +344,11 @@ class Coordinator:
                 return membership.finished(tables, session, message)
             case Leave():
                 return membership.leave(tables, session, message)
-            case _:
-                return dispatch.reply(tables, session, request_id, message)
-
-
-def _outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:
-    """A recorded "you are in" is only repeated while it is true (S8); else the join waits anew."""
-    run = tables.runs.get(session.run_id)
-    live = None if run is None else run.live
-    if not isinstance(recorded, Joined) or (live is not None and live.fence == recorded.fence):
-        return False
-    session.replies = OrderedDict((k, v) for k, v in session.replies.items() if v is not recorded)
-    return True
-
-
-def _acknowledge(session: Session, up_to: int) -> None:
-    if up_to > session.acknowledged:
-        session.acknowledged = up_to
-        for request_id in [r for r in session.replies if r <= up_to]:
-            del session.replies[request_id]
 
 
 def _check_own_run(session: Session, run_id: str) -> None:
     if run_id != session.run_id:
         raise Refused(ErrorCode.UNKNOWN_RUN, f"this session is not of run {run_id!r}")
-
-
-def _check_window(session: Session, request_id: int) -> None:
-    if request_id <= session.acknowledged:
-        raise Refused(
-            ErrorCode.MALFORMED, f"the reply to request {request_id} was acknowledged before"
-        )
-    if len(session.replies) >= limits.REPLIES_RECORDED_MAX:
-        raise Refused(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
-        )
 
 
 def _not_allowed(connection: Connection, message: AnyRequest) -> Refused:

@@ -41,6 +41,10 @@ class Deadlines(Generic[K]):
         self._settle()
         return self._heap[0][0] if self._heap else None
 
+    def none_before(self, at: float) -> bool:
+        """True if it is certain, without a closer look, that `next` is not before a time."""
+        return not self._heap or self._heap[0][0] >= at
+
     def pop_due(self, now: float) -> Iterator[K]:
         """Remove and yield every key whose deadline is at or before `now`, earliest first."""
         while True:

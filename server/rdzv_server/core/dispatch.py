@@ -1,7 +1,11 @@
 """Which module answers what members ask inside a run or a generation: keys, barriers, unique ids, reports."""
 
+from collections.abc import Callable
+from typing import Any
+
 from rdzv_proto.messages import (
     AnyReply,
+    AnyRequest,
     Barrier,
     KvAdd,
     KvAppend,
@@ -23,6 +27,7 @@ from rdzv_proto.messages import (
     WorkersStarted,
 )
 from rdzv_server.core import barriers, keys, probes
+from rdzv_server.core.kv import Reading
 from rdzv_server.core.model import Session
 from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.nccl import requests as nccl_requests
@@ -39,25 +44,26 @@ OF_NODES = Inside.__args__
 OF_WORKERS = tuple(kind for kind in OF_NODES if kind not in (MasterProbe, WorkersStarted))
 
 
-def reply(tables: Tables, session: Session, request_id: int, message: Inside) -> AnyReply | None:
-    """The answer, or None if the request waits.
+Handler = Callable[[Tables, Session, int, Any], AnyReply | None]
+"""Gives the answer, or None if the request waits; raises `Refused`."""
 
-    Raises:
-        Refused: as the module that answers says.
-    """
-    match message:
-        case KvGet() | KvWait() | KvMultiGet():
-            return keys.read(tables, session, request_id, message)
-        case KvSet() | KvAdd() | KvMultiSet() | KvCas() | KvAppend() | KvDelete():
-            return keys.write(tables, session, message)
-        case KvCheck() | KvCount() | KvList():
-            return keys.look(tables, session, message)
-        case Barrier():
-            return barriers.arrive(tables, session, request_id, message)
-        case NcclGet() | NcclPut() | NcclReady() | NcclFail():
-            return nccl_requests.handle(tables, session, request_id, message)
-        case MasterProbe() | WorkersStarted():
-            return probes.take(tables, session, message)
+
+def _every(kinds: Any, handler: Handler) -> dict[type[AnyRequest], Handler]:
+    return dict.fromkeys(kinds.__args__, handler)
+
+
+HANDLERS: dict[type[AnyRequest], Handler] = {
+    Barrier: barriers.arrive,
+    **_every(Reading, keys.read),
+    **_every(keys.Writing, keys.write),
+    **_every(keys.Looking, keys.look),
+    **_every(NcclGet | NcclPut | NcclReady | NcclFail, nccl_requests.handle),
+    **_every(
+        MasterProbe | WorkersStarted,
+        lambda tables, session, _, message: probes.take(tables, session, message),
+    ),
+}
+"""A table, since most of what a server does comes through here."""
 
 
 def wait_over(tables: Tables, session: Session, request_id: int) -> None:

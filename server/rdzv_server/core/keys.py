@@ -63,7 +63,7 @@ def read(tables: Tables, session: Session, request_id: int, ask: Reading) -> Any
     return None
 
 
-def look(tables: Tables, session: Session, ask: Looking) -> AnyReply:
+def look(tables: Tables, session: Session, _request_id: int, ask: Looking) -> AnyReply:
     """Say what is there.
 
     Raises:
@@ -79,16 +79,19 @@ def look(tables: Tables, session: Session, ask: Looking) -> AnyReply:
             return _page(space, ask)
 
 
-def write(tables: Tables, session: Session, ask: Writing) -> AnyReply:
+def write(tables: Tables, session: Session, _request_id: int, ask: Writing) -> AnyReply:
     """Do a write and answer the reads that it completes.
 
     Raises:
         Refused: STALE_GENERATION, NOT_A_MEMBER, LIMIT_EXCEEDED, NOT_A_NUMBER, MALFORMED.
     """
-    run, space = _space(tables, session, ask.fence, make=True)
-    if ask.fence is None and run.kv_over:
-        run.kv_over = False
-        run.kv.clear()
+    if ask.fence is not None:
+        space = waits.generation_of(tables, session, ask.fence)[1].kv
+    else:
+        run, space = _space(tables, session, None, make=True)
+        if run.kv_over:
+            run.kv_over = False
+            run.kv.clear()
     match ask:
         case KvSet():
             woken = space.set((ask.key,), (ask.value,))

@@ -9,7 +9,8 @@ import heapq
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
@@ -28,7 +29,7 @@ Reading = KvGet | KvWait | KvMultiGet
 """Requests that may wait for keys."""
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """What a key holds."""
 
     value: bytes
@@ -117,6 +118,8 @@ class Namespace:
         Raises:
             Refused: LIMIT_EXCEEDED; nothing is changed.
         """
+        if len(keys) == 1 == len(values):
+            return self._put(keys[0], values[0])
         new = dict(zip(keys, values, strict=True))
         entries = self._entries
         grown = added = 0
@@ -141,12 +144,12 @@ class Namespace:
         """
         entry = self._entries.get(key)
         old = b"0" if entry is None else entry.value
-        if not _DECIMAL.fullmatch(old):
+        if not (old.isdigit() and len(old) < 20) and not _DECIMAL.fullmatch(old):
             raise Refused(ErrorCode.NOT_A_NUMBER, f"the value of key {key!r} is no decimal number")
         total = int(old) + delta
         if not INT64_MIN <= total <= INT64_MAX:
             raise Refused(ErrorCode.NOT_A_NUMBER, f"counter {key!r} would leave 64 bits")
-        return total, self.set((key,), (str(total).encode(),))
+        return total, self._put(key, b"%d" % total)
 
     def append(self, key: str, value: bytes) -> tuple[int, list[Wait]]:
         """Append to a value; a missing key counts as empty. Returns the new length as well.
@@ -216,6 +219,17 @@ class Namespace:
             if not wait.missing:
                 self.drop(waiter)
                 yield wait
+
+    def _put(self, key: str, value: bytes) -> list[Wait]:
+        """`set` for one key, which most changes are."""
+        old = self._entries.get(key)
+        if old is None:
+            self._take(len(key.encode()) + len(value), 1)
+        elif len(old.value) != len(value):
+            self._take(len(value) - len(old.value), 0)
+        self.revision += 1
+        self._entries[key] = Entry(value, self.revision)
+        return list(self._wake(key)) if self._waits else []
 
     def _take(self, grown: int, keys_new: int) -> None:
         """Use room of the run's quota, or give it back."""

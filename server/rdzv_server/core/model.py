@@ -6,7 +6,7 @@ live *generation* is a *participant*. All times are running seconds (`clock.py`)
 """
 
 import enum
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 
 from rdzv_proto import limits
@@ -34,6 +34,8 @@ class Role(enum.Enum):
     NODE = "node"
     WORKER = "worker"
     ADMIN = "admin"
+
+    __hash__ = object.__hash__  # `Enum` hashes the name in Python; roles are looked up per request
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class Session:
     """The connection broke together with most of the run's: only silence counts as death."""
     expiring_since: float | None = None
     """When a tick found its time up; one more look at the sockets decides (S33)."""
-    replies: "OrderedDict[int, AnyReply]" = field(default_factory=OrderedDict)
+    replies: dict[int, AnyReply] = field(default_factory=dict)
     """Recorded replies by request id, until acknowledged (S23)."""
     acknowledged: int = 0
     parked: set[int] = field(default_factory=set)

@@ -144,9 +144,13 @@ def connection_lost(tables: Tables, connection: Connection, reason: str) -> None
 def expire(tables: Tables, session: Session) -> None:
     """Its time is up: at the first tick it is only marked, at the next one it is over.
 
-    A mark from before a stall does not count (simulator, seed 20236): what came during the stall may
+    It may have been heard since its deadline was set: requests do not move it, there are too many of
+    them. A mark from before a stall does not count (simulator, seed 20236): what came during the stall may
     be unread when the first tick after it fires.
     """
+    if session.expiring_since is None and _over_at(tables, session) > tables.t:
+        _arm(tables, session)
+        return
     if session.expiring_since is None or session.expiring_since < tables.stall_ended_at:
         session.expiring_since = tables.t
         tables.deadlines.set(("session", session.id, 0), tables.t + SOCKET_POLL_S)
@@ -309,10 +313,14 @@ def _judge_together(tables: Tables, run: Run, session: Session) -> None:
 
 def _arm(tables: Tables, session: Session) -> None:
     """Set the time at which this session is over if nothing is heard."""
+    tables.deadlines.set(("session", session.id, 0), _over_at(tables, session))
+
+
+def _over_at(tables: Tables, session: Session) -> float:
     lease_end = session.heard_at + session.lease_s
     due = lease_end
     if session.dropped_at is not None:
         due = session.dropped_at + tables.settings.reconnect_grace_s
         if session.lease_decides:
             due = max(due, lease_end)
-    tables.deadlines.set(("session", session.id, 0), due)
+    return due

@@ -33,7 +33,9 @@ def generation_of(tables: Tables, session: Session, fence: Fence) -> tuple[Run, 
     run = tables.runs.get(session.run_id)
     if run is None:
         raise Refused(ErrorCode.STALE_GENERATION, f"run {session.run_id!r} is over")
-    generation = usable(run, fence)
+    generation = run.generation
+    if generation is None or generation.ended is not None or generation.fence != fence:
+        generation = usable(run, fence)
     inside = (
         session.fence == fence if session.role is Role.WORKER else session.id in generation.rank_of
     )

@@ -79,9 +79,10 @@ class Connection(asyncio.Protocol):
             data = self._greet(data)
             if not self._open:
                 return
-        self._frames.feed(data)
+        self._server.begin()
         try:
-            while not self._closing and (body := self._frames.pop()) is not None:
+            bodies = self._frames.split(data)
+            while not self._closing and (body := next(bodies, None)) is not None:
                 self._take(body)
         except FrameTooLargeError as error:
             self._server.refused(self, "frame_too_large", str(error))

@@ -24,7 +24,6 @@ from rdzv_server.core.events import (
     Lost,
     Opened,
     OpenListener,
-    Received,
     Release,
     Report,
     Send,
@@ -125,11 +124,18 @@ class Server:
         event = Opened(connection.conn, connection.peer_host, connection.local_host)
         self._execute(self._core.handle(time.monotonic(), event))
 
+    def begin(self) -> None:
+        """Requests came that were read together."""
+        self._core.begin(time.monotonic())
+
     def received(self, connection: Connection, request_id: int, message: AnyRequest) -> None:
         """A request came."""
         if connection.conn in self._connections:
-            event = Received(connection.conn, request_id, message)
-            self._execute(self._core.handle(time.monotonic(), event))
+            reply = self._core.request(connection.conn, request_id, message)
+            if reply is not None:  # most of the time
+                connection.send(codec.encode(request_id, reply))
+            elif effects := self._core.outcome():
+                self._execute(effects)
 
     def lost(self, connection: Connection, reason: str) -> None:
         """The connection is gone, or is being closed by the shell."""
@@ -263,7 +269,7 @@ class Server:
 
     def _arm(self) -> None:
         """One timer for everything. A later deadline is found when the present timer fires."""
-        if self._stopped:
+        if self._stopped or (self._timer is not None and self._core.quiet_until(self._timer_at)):
             return
         now = time.monotonic()
         due = self._core.next_deadline()

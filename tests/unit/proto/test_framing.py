@@ -187,3 +187,28 @@ def test_another_protocol_version_is_still_rdzv() -> None:
 
 def test_rubbish_is_unknown_at_its_first_byte() -> None:
     assert sniff(b"\xff") is Opening.UNKNOWN
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=40), max_size=8),
+    cuts=st.lists(st.integers(1, 50), max_size=12),
+)
+def test_split_gives_what_feed_and_pop_give(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    buffer, at = FrameBuffer(40), 0
+    got: list[bytes] = []
+    for cut in [*cuts, len(stream)]:
+        got += buffer.split(stream[at : at + cut])
+        at += cut
+    assert got == bodies
+    assert len(buffer) == 0
+
+
+def test_split_sees_the_limit_before_each_body_and_refuses_a_longer_one() -> None:
+    buffer = FrameBuffer(4)
+    bodies = buffer.split(b"\0\0\0\4abcd" + b"\0\0\0\x05abcde" + b"\0\0\0\x06")
+    assert next(bodies) == b"abcd"
+    buffer.frame_bytes_max = 5
+    assert next(bodies) == b"abcde"
+    with pytest.raises(FrameTooLargeError):
+        next(bodies)

@@ -3,9 +3,19 @@
 import pytest
 
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import Error, Goodbye, Heartbeat, Status
+from rdzv_proto.messages import (
+    Done,
+    Error,
+    Goodbye,
+    Heartbeat,
+    KvAdd,
+    KvNumber,
+    Leave,
+    Status,
+    ViewChanged,
+)
 from rdzv_server.core.coordinator import ALLOWED
-from rdzv_server.core.events import Broadcast, Lost, Received
+from rdzv_server.core.events import Broadcast, Lost, Received, Report, Send
 from rdzv_server.core.model import Role
 from rdzv_server.core.sessions import SOCKET_POLL_S
 from tests.lab import Lab, beat_all, policy
@@ -108,3 +118,23 @@ def test_every_report_carries_run_node_and_fence() -> None:
     (lost,) = lab.reported("node_lost")
     assert (lost.node, lost.fence) == ("b", "1000.1")
     assert lost.fields["last_heard_s_ago"] == pytest.approx(1.0, abs=0.15)
+
+
+def test_requests_of_one_batch_are_steps_of_their_own() -> None:
+    """What a request brings about goes out before the reply to the next one."""
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    key = KvAdd(fence=a.live_fence(), key="k", delta=1)
+    core, conn = lab.core, a.wire.conn
+    core.begin(lab.now)
+    assert core.request(conn, 50, key) == KvNumber(value=1, revision=1)
+    assert core.outcome() == []
+    assert core.request(conn, 50, key) == KvNumber(value=1, revision=1), "done once (S23)"
+    assert core.request(b.wire.conn, 51, Leave(kind="drained")) is None
+    told = [e for e in core.outcome() if not isinstance(e, Report)]
+    assert Send(b.wire.conn, 51, Done()) in told
+    assert any(isinstance(e, Send | Broadcast) and isinstance(e.message, ViewChanged) for e in told)
+    refused = core.request(conn, 52, key)
+    assert isinstance(refused, Error)
+    assert refused.code == ErrorCode.STALE_GENERATION
+    assert core.request(999, 1, key) is None, "a connection that nobody knows"

@@ -43,3 +43,15 @@ def test_moving_a_deadline_later_does_not_grow_the_heap() -> None:
         deadlines.set("lease", at)
     assert len(deadlines._heap) == 1
     assert deadlines.next() == 999
+
+
+def test_none_before_is_certain_but_may_know_less_than_next() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    assert deadlines.none_before(1e9)
+    deadlines.set("a", 5.0)
+    assert deadlines.none_before(5.0)
+    assert not deadlines.none_before(5.1)
+    deadlines.set("a", 9.0)
+    assert not deadlines.none_before(6.0), "the old time is still in the heap"
+    assert deadlines.next() == 9.0
+    assert deadlines.none_before(6.0)

@@ -12,6 +12,10 @@ def test_every_request_may_be_sent_by_somebody() -> None:
     assert allowed == set(REQUESTS.values())
 
 
+def test_every_request_inside_a_run_has_its_handler() -> None:
+    assert set(dispatch.HANDLERS) == set(dispatch.OF_NODES)
+
+
 def test_what_agents_report_is_not_for_workers() -> None:
     assert set(dispatch.OF_NODES) - set(dispatch.OF_WORKERS) == {MasterProbe, WorkersStarted}
     lab = Lab()

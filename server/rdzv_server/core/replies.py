@@ -1,0 +1,43 @@
+"""The replies that a session has on record: a repeated request gets the same one, and is not done twice."""
+
+from rdzv_proto import limits
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import AnyReply, Joined
+from rdzv_server.core.model import Session
+from rdzv_server.core.refusal import Refused
+from rdzv_server.core.tables import Tables
+
+
+def outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:
+    """A recorded "you are in" is only repeated while it is true (S8); else the join waits anew."""
+    run = tables.runs.get(session.run_id)
+    live = None if run is None else run.live
+    if not isinstance(recorded, Joined) or (live is not None and live.fence == recorded.fence):
+        return False
+    session.replies = {k: v for k, v in session.replies.items() if v is not recorded}
+    return True
+
+
+def acknowledge(session: Session, up_to: int) -> None:
+    """The client has all replies up to this request: forget them."""
+    if up_to > session.acknowledged:
+        session.acknowledged = up_to
+        for request_id in [r for r in session.replies if r <= up_to]:
+            del session.replies[request_id]
+
+
+def check_window(session: Session, request_id: int) -> None:
+    """Refuse a request whose reply could not be kept, or was forgotten.
+
+    Raises:
+        Refused: MALFORMED, LIMIT_EXCEEDED.
+    """
+    if request_id <= session.acknowledged:
+        raise Refused(
+            ErrorCode.MALFORMED, f"the reply to request {request_id} was acknowledged before"
+        )
+    if len(session.replies) >= limits.REPLIES_RECORDED_MAX:
+        raise Refused(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
+        )

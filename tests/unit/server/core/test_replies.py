@@ -1,0 +1,42 @@
+"""Recorded replies: kept until they are acknowledged, and never too many of them."""
+
+import pytest
+
+from rdzv_proto import limits
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import Done, Error, Heartbeat, KvAdd, KvNumber
+from rdzv_server.core import replies
+from rdzv_server.core.refusal import Refused
+from tests.lab import Lab, policy
+
+
+def test_a_recorded_reply_is_repeated_until_it_is_acknowledged() -> None:
+    lab = Lab()
+    (a,) = lab.world("a", rules=policy(1))
+    assert a.add("n", request_id=50) == a.add("n", request_id=50) == KvNumber(value=1, revision=1)
+    a.ask(Heartbeat(acknowledged=50), 51)
+    again = a.ask(KvAdd(fence=a.live_fence(), key="n", delta=1), 50)
+    assert isinstance(again, Error)
+    assert again.code == ErrorCode.MALFORMED
+    assert a.add("n", request_id=52) == KvNumber(value=2, revision=2)
+
+
+def test_an_acknowledgement_forgets_what_it_names_and_nothing_else() -> None:
+    lab = Lab()
+    lab.world("a", rules=policy(1))
+    session = lab.core.tables.nodes[("llama", "a")]
+    session.replies.clear()
+    session.replies.update(dict.fromkeys((7, 5, 9), Done()))  # waiting ones are answered late
+    replies.acknowledge(session, 7)
+    assert list(session.replies) == [9]
+    replies.acknowledge(session, 6)
+    assert session.acknowledged == 7
+
+
+def test_a_session_that_never_acknowledges_is_refused_before_it_fills_the_memory() -> None:
+    lab = Lab()
+    lab.world("a", rules=policy(1))
+    session = lab.core.tables.nodes[("llama", "a")]
+    session.replies.update(dict.fromkeys(range(100, 100 + limits.REPLIES_RECORDED_MAX), Done()))
+    with pytest.raises(Refused, match="not acknowledged"):
+        replies.check_window(session, 5_000)
