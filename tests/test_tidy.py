@@ -24,7 +24,7 @@ TABLES = {"proto/rdzv_proto/messages.py", "proto/rdzv_proto/errors.py"}
 NOT_MIRRORED = {
     "server/rdzv_server/core/model.py": "data without rules",
     "server/rdzv_server/core/events.py": "data without rules",
-    "server/rdzv_server/core/store_model.py": "data without rules",
+    "server/rdzv_server/core/tcpstore/model.py": "data without rules",
     "server/rdzv_server/core/tables.py": "the outbox and tables of every core test",
     "server/rdzv_server/core/roster.py": "recounted by invariants.py after every step of every test",
     "server/rdzv_server/core/refusal.py": "an exception; every refusal is tested where it is raised",

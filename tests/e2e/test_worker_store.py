@@ -1,14 +1,21 @@
 """The workers' store on the server: unmodified torchrun jobs, with `worker_store=server` and with
 torch's own c10d backend pointed at `--tcpstore`."""
 
+import json
+import os
 import socket
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.kit.agents import Agent
+from tests.e2e.conftest import need_root
+from tests.e2e.kit.agents import ROOT, Agent
+from tests.e2e.kit.netns import Net
+from tests.e2e.kit.processes import MARKER
 from tests.e2e.kit.server import Server
 from tests.e2e.kit.wait import until
 
@@ -158,3 +165,37 @@ def test_the_end_of_the_server_does_not_stop_running_collectives(cluster: "Clust
         lambda: [row["code"] for agent in agents for row in agent.lines("exit")] == [0, 0],
         20, "the workers finish",
     )  # fmt: skip
+
+
+@pytest.mark.root
+def test_a_job_that_is_only_told_master_addr_uses_the_server(cluster: "Cluster") -> None:
+    """No launcher, no backend: `MASTER_ADDR=HOST` and torch's `env://`, on hosts of their own."""
+    need_root("ip")
+    with Net(cluster.marker) as net:
+        meeting = net.host(9)
+        server = cluster.server(
+            "--tcpstore", "--insecure-no-auth", host="0.0.0.0", port=29500, prefix=meeting.prefix()
+        )
+        said = [cluster.folder / f"rank-{rank}.jsonl" for rank in range(2)]
+        logs = [cluster.folder / f"rank-{rank}.log" for rank in range(2)]
+        processes = []
+        for rank in range(2):
+            told = {
+                "MASTER_ADDR": meeting.address, "MASTER_PORT": "29500", "RANK": str(rank),
+                "WORLD_SIZE": "2", "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": "eth0",
+                "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", MARKER: cluster.marker,
+            }  # fmt: skip
+            with open(logs[rank], "w") as log:
+                processes.append(
+                    subprocess.Popen(
+                        [*net.host(rank + 1).prefix(), sys.executable, COLLECTIVES, str(said[rank]),
+                         "all_reduce", "new_group", "monitored_barrier"],
+                        stdout=log, stderr=log, env=os.environ | told,
+                    )
+                )  # fmt: skip
+        ends = [process.wait(90) for process in processes]
+        assert ends == [0, 0], [log.read_text() for log in logs]
+        rows = [json.loads(line) for path in said for line in path.read_text().splitlines()]
+        good = [row["event"] for row in rows if row.get("good")]
+        assert sorted(good) == sorted(["all_reduce", "new_group", "monitored_barrier"] * 2)
+        assert server.log_lines("tcpstore_opened")

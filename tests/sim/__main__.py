@@ -19,6 +19,7 @@ def main() -> int:
         [options.seed] if options.seed is not None else range(int(first), int(last or first) + 1)
     )
     began, steps, faults, generations, virtual_s = time.perf_counter(), 0, 0, 0, 0.0
+    releases = failures = writes = reads = 0
     for seed in seeds:
         world = World(seed, keep_trace=options.trace, server_crashes=options.crashes)
         try:
@@ -33,9 +34,15 @@ def main() -> int:
         faults += world.faults
         generations += world.generations
         virtual_s += world.clock.now
+        releases += world.ledger.releases
+        failures += world.ledger.failures
+        writes += world.ledger.acknowledged
+        reads += world.ledger.reads
     wall_s = time.perf_counter() - began
     print(
         f"{len(seeds)} seeds, {steps} events, {faults} faults, {generations} generations, "
+        f"{releases} releases and {failures} failures of barriers told, {writes} appends and "
+        f"{reads} reads of them, "
         f"{virtual_s:.0f} virtual s in {wall_s:.1f} s; 0 violations"
     )
     return 0

@@ -32,6 +32,7 @@ from rdzv_proto.messages import (
     Policy,
     View,
 )
+from tests.sim.meeting import Ledger, Meetings
 from tests.sim.net import Clock, Link, Pipe
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Agent:
         rng: random.Random,
         server: "SimServer",
         told: Callable[["Agent", Joined], None],
+        ledger: Ledger,
         trace: Callable[[str], None],
         *,
         node_id: str = "",
@@ -75,6 +77,8 @@ class Agent:
         self.restarts = restarts
         self._clock, self._rng, self._server = clock, rng, server
         self._told, self._trace = told, trace
+        self._ledger = ledger
+        self.meetings: list[Meetings] = []
         self.stage = Stage.JOINING
         self.outcome = ""
         self.joined: Joined | None = None
@@ -102,6 +106,10 @@ class Agent:
     def alive(self) -> bool:
         return self.stage is not Stage.GONE
 
+    def runs(self, mine: Joined) -> bool:
+        """True while its workers run in that generation."""
+        return self.stage is Stage.RUNNING and self.joined is mine
+
     # --- what happens to it ---------------------------------------------------------------------
 
     def kill(self) -> None:
@@ -128,7 +136,7 @@ class Agent:
             self.restarts -= 1
             self._stop_workers()
         else:
-            self._ask(Leave(kind="failed", exit_code=7), lambda _: self._gone("worker failed"))
+            self.ask(Leave(kind="failed", exit_code=7), lambda _: self._gone("worker failed"))
 
     def worker_finishes(self) -> None:
         """All its workers exit 0: finished, then the exit barrier on the generation's keys."""
@@ -136,20 +144,20 @@ class Agent:
             return
         self.stage = Stage.EXIT
         fence, world = self.joined.fence, self.joined.world_size
-        self._ask(Finished(fence=fence), lambda _: None)
-        self._ask(KvAdd(fence=fence, key="exit", delta=1), lambda r: self._arrived(r, world))
+        self.ask(Finished(fence=fence), lambda _: None)
+        self.ask(KvAdd(fence=fence, key="exit", delta=1), lambda r: self._arrived(r, world))
 
     def terminate(self) -> None:
         """SIGTERM while its workers run."""
         if self.stage is Stage.RUNNING:
-            self._ask(Leave(kind="drained"), lambda _: self._gone("drained"))
+            self.ask(Leave(kind="drained"), lambda _: self._gone("drained"))
 
     # --- the agent's own course -----------------------------------------------------------------
 
     def _join(self) -> None:
         self.stage = Stage.JOINING
         ask = Join(policy=self.policy, last=self.session.watch.view.fence)
-        self._ask(ask, self._join_answered)
+        self.ask(ask, self._join_answered)
 
     def _join_answered(self, reply: AnyReply) -> None:
         if isinstance(reply, Joined):
@@ -165,14 +173,14 @@ class Agent:
 
     def _exchange(self, mine: Joined) -> None:
         fence, rank = mine.fence, mine.group_rank
-        self._ask(KvSet(fence=fence, key=f"role/{rank}", value=b"r"), lambda _: None)
+        self.ask(KvSet(fence=fence, key=f"role/{rank}", value=b"r"), lambda _: None)
         if rank == 0:
             keys = [f"role/{i}" for i in range(mine.world_size)]
-            self._ask(
+            self.ask(
                 KvMultiGet(fence=fence, keys=keys, timeout_ms=60_000),
                 lambda _: self._assign(mine),
             )
-        self._ask(
+        self.ask(
             KvGet(fence=fence, key=f"rank/{rank}", timeout_ms=60_000),
             lambda reply: self._start_workers(mine, reply),
         )
@@ -180,12 +188,16 @@ class Agent:
     def _assign(self, mine: Joined) -> None:
         keys = [f"rank/{i}" for i in range(mine.world_size)]
         values = [b"%d" % i for i in range(mine.world_size)]
-        self._ask(KvMultiSet(fence=mine.fence, keys=keys, values=values), lambda _: None)
+        self.ask(KvMultiSet(fence=mine.fence, keys=keys, values=values), lambda _: None)
 
     def _start_workers(self, mine: Joined, reply: AnyReply) -> None:
         # A stale generation gives placeholders: the workers start and are stopped by the next poll.
         if self.joined is mine and self.stage is Stage.EXCHANGE:
             self.stage = Stage.RUNNING
+            clock = self._clock
+            self.meetings.append(
+                Meetings(self, mine, self._ledger, self._rng, clock.after, lambda: clock.now)
+            )
 
     def _poll(self) -> None:
         if not self.alive:
@@ -211,12 +223,12 @@ class Agent:
             return
         fence = self.joined.fence
         if reply.value == world:
-            self._ask(KvSet(fence=fence, key="last", value=b"1"), lambda _: None)
+            self.ask(KvSet(fence=fence, key="last", value=b"1"), lambda _: None)
         ask = KvWait(fence=fence, keys=["last"], timeout_ms=300_000)
-        self._ask(ask, lambda _: self._exit_over())
+        self.ask(ask, lambda _: self._exit_over())
 
     def _exit_over(self) -> None:
-        self._ask(Leave(kind="finished"), lambda _: self._gone("finished"))
+        self.ask(Leave(kind="finished"), lambda _: self._gone("finished"))
 
     def _gone(self, outcome: str) -> None:
         if self.alive:
@@ -228,7 +240,7 @@ class Agent:
 
     # --- the shell ------------------------------------------------------------------------------
 
-    def _ask(self, message: object, done: Callable[[AnyReply], None]) -> None:
+    def ask(self, message: object, done: Callable[[AnyReply], None]) -> None:
         self._asked[self.session.request(message)] = done  # type: ignore[arg-type]
         self._clock.after(0, self._pump)
 

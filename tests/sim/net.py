@@ -52,10 +52,18 @@ class Pipe:
         self._later(lambda: self._end(reason))
 
     def heal(self) -> None:
+        """What was held arrives first, in its order."""
         self.hole = False
+        if self._held:
+            self._clock.at(self._clock.now, self._drain)
+
+    def _drain(self) -> None:
+        if self.hole:
+            return
         held, self._held = self._held, []
         for action in held:
-            self._later(action)
+            if not self.dead:
+                action()
 
     def _end(self, reason: str) -> None:
         if not self.dead:
@@ -63,15 +71,12 @@ class Pipe:
             self._closed(reason)
 
     def _later(self, action: Action) -> None:
-        if self.hole:
-            self._held.append(action)
-            return
         delay = self._rng.choice((0.0002, 0.001, 0.005, self._rng.uniform(0, 0.05)))
         self._arrives = max(self._arrives, self._clock.now + delay)
         self._clock.at(self._arrives, lambda: None if self.dead else self._through(action))
 
     def _through(self, action: Action) -> None:
-        if self.hole:
+        if self.hole or self._held:
             self._held.append(action)
         else:
             action()

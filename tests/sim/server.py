@@ -26,6 +26,7 @@ from rdzv_server.core.events import (
     StoreSend,
 )
 from rdzv_server.core.invariants import Monitor, check_effects
+from rdzv_server.core.model import Phase
 from rdzv_server.core.settings import Identity, Settings
 from tests.sim.net import Clock, Link
 
@@ -46,6 +47,8 @@ class SimServer:
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
         self.epoch = 0
+        self._lives: dict[str, int] = {}
+        self._over: set[str] = set()
         self.up = False
         self.start()
         self._beat()
@@ -60,6 +63,10 @@ class SimServer:
         """Open listeners of this start."""
         self._asked = 0
         self.up = True
+
+    def life(self, run: str) -> tuple[int, int]:
+        """Of a run's keys."""
+        return self.epoch, self._lives.get(run, 0)
 
     def crash(self) -> None:
         """The process dies: every connection breaks, all memory is gone."""
@@ -149,6 +156,7 @@ class SimServer:
                 case _:
                     pass
         self.monitor.check(self.core.tables)
+        self._note_lives()
         for effect in effects:
             match effect:
                 case OpenListener(listener):
@@ -162,6 +170,13 @@ class SimServer:
         due = self.core.next_deadline()
         if due is not None and due < self._clock.now + TICK_S:
             self._clock.at(due, lambda: self._enter(self._tick))
+
+    def _note_lives(self) -> None:
+        runs = self.core.tables.runs.values()
+        over = {run.id for run in runs if run.phase in (Phase.ENDED, Phase.CLOSED)}
+        for run_id in sorted(over - self._over):
+            self._lives[run_id] = self._lives.get(run_id, 0) + 1
+        self._over = over
 
     def _speak(self, effect: Send | Broadcast | Release | Close | Report) -> None:
         match effect:

@@ -2,6 +2,9 @@
 
 import pytest
 
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import AnyReply, Error, Fence, Released
+from tests.sim.meeting import Ledger, MeetingError
 from tests.sim.world import ViolationError, World
 
 SEEDS = 250
@@ -10,7 +13,7 @@ SEEDS = 250
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["server stays", "server crashes"])
 def test_no_seed_breaks_a_rule(crashes: bool) -> None:
-    generations = faults = 0
+    generations = faults = releases = reads = 0
     for seed in range(SEEDS):
         world = World(seed, server_crashes=crashes)
         try:
@@ -19,6 +22,10 @@ def test_no_seed_breaks_a_rule(crashes: bool) -> None:
             raise AssertionError(f"python -m tests.sim --seed {seed} --trace: {error}") from error
         generations += world.generations
         faults += world.faults
+        releases += world.ledger.releases
+        reads += world.ledger.reads
+    assert releases > 10 * SEEDS
+    assert reads > 10 * SEEDS
     assert generations > SEEDS
     assert faults > 10 * SEEDS
 
@@ -52,3 +59,32 @@ def test_two_holders_of_one_rank_are_a_violation() -> None:
     assert told is not None
     with pytest.raises(ViolationError, match="S1"):
         world._check_told(other, told)
+
+
+PLACE = ("run", Fence(1, 1), "b")
+BOTH = Released(round=1, payloads=[b"a", b"b"])
+LATE = Error(code=ErrorCode.BARRIER_TIMEOUT, message="barrier 'b' of run 'run', round 1: 1 of 2")
+
+
+@pytest.mark.parametrize(
+    ("told", "rule"),
+    [
+        ([(0, Released(round=1, payloads=[b"a"]))], "S13: 1 payloads"),
+        ([(0, Released(round=1, payloads=[b"a", b"?"]))], "S13: rank 1 never came"),
+        ([(0, Released(round=1, payloads=[b"b", b"a"]))], "S13: rank 0 never came"),
+        ([(0, BOTH), (1, Released(round=2, payloads=[b"a", b"b"]))], "S13: .* counted twice"),
+        ([(0, BOTH), (1, LATE)], "S14"),
+        ([(0, BOTH), (0, BOTH)], "S15"),
+    ],
+)
+def test_a_round_that_is_not_right_is_a_violation(
+    told: list[tuple[int, AnyReply]], rule: str
+) -> None:
+    ledger = Ledger(lambda run: (1, 0))
+    ledger.arrives(PLACE, 0, b"a")
+    ledger.arrives(PLACE, 1, b"b")
+    *good, (rank, last) = told
+    for member, reply in good:
+        ledger.decided(PLACE, member, [0, 1], reply)
+    with pytest.raises(MeetingError, match=rule):
+        ledger.decided(PLACE, rank, [0, 1], last)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from rdzv_proto.messages import Fence, Joined, Policy
 from tests.sim.agent import LEASE_S, Agent, Stage
+from tests.sim.meeting import BARRIER_S, Ledger
 from tests.sim.net import Clock
 from tests.sim.server import SimServer
 
@@ -43,6 +44,7 @@ class World:
         self._last: dict[str, Fence] = {}
         self._processes = 0
         self.server = SimServer(self.clock, self.trace, self._check_lost)
+        self.ledger = Ledger(self.server.life)
         self.agents: list[Agent] = []
         self._faults_left = True
         for run in range(self._rng.randint(1, 2)):
@@ -86,7 +88,7 @@ class World:
         self.agents.append(
             Agent(
                 name, run, policy, self.clock, self._rng, self.server, self._check_told,
-                self.trace, node_id=node_id, process=self._processes,
+                self.ledger, self.trace, node_id=node_id, process=self._processes,
                 restarts=self._rng.randint(0, 2),
             )
         )  # fmt: skip
@@ -229,6 +231,7 @@ class World:
         for agent in self.agents:
             if not agent.alive:
                 continue
+            self._check_waits(agent)
             run = self.server.core.tables.runs.get(agent.run)
             if run is None:
                 raise ViolationError(f"L4: {agent.node_id} lives and its run does not")
@@ -245,3 +248,12 @@ class World:
                     raise ViolationError(f"L8: {agent.node_id} waits though it was announced")
             elif agent.stage is not Stage.EXIT:
                 raise ViolationError(f"L3: {agent.node_id} hangs in {agent.stage.value}")
+
+    def _check_waits(self, agent: Agent) -> None:
+        """Nobody waits at a barrier longer than its time (L3, L5)."""
+        for meetings in agent.meetings:
+            for name, since in meetings.waiting.items():
+                if self.clock.now - since > BARRIER_S + 1.0:
+                    raise ViolationError(
+                        f"L3: {agent.node_id} waits at {name} since {since:.1f} of {self.clock.now}"
+                    )

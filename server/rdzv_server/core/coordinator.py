@@ -31,12 +31,9 @@ from rdzv_server.core import (
     forming,
     inside,
     membership,
-    nccl,
     replies,
     sessions,
     status,
-    store_clients,
-    stores,
 )
 from rdzv_server.core.events import (
     Broadcast,
@@ -53,9 +50,12 @@ from rdzv_server.core.events import (
     StoreReceived,
 )
 from rdzv_server.core.model import Connection, Role, Session
+from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.tcpstore import clients as store_clients
+from rdzv_server.core.tcpstore import stores
 
 OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave
 """Operations of nodes and workers."""
@@ -233,7 +233,7 @@ class Coordinator:
             case "wait", int(session_id) if session_id in tables.sessions:
                 dispatch.wait_over(tables, tables.sessions[session_id], number)
             case "nccl", str(run_id) if run_id in tables.runs:
-                nccl.due(tables, tables.runs[run_id], number)
+                nccl_ends.due(tables, tables.runs[run_id], number)
             case "store", int(listener) if listener in tables.stores:
                 stores.linger_over(tables, listener)
             case "greet", int(conn) if conn in tables.store_clients:
@@ -262,7 +262,7 @@ class Coordinator:
         else:
             tables.answer(session, request_id, reply, keep=message.recorded)
             if isinstance(reply, Welcome) and reply.resumed:
-                nccl.resumed(tables, session)
+                nccl_ends.resumed(tables, session)
 
     def _reply(
         self, connection: Connection, request_id: int, message: AnyRequest

@@ -26,9 +26,11 @@ from rdzv_proto.messages import (
     NcclReady,
     WorkersStarted,
 )
-from rdzv_server.core import barriers, keys, nccl, nccl_requests, probes
+from rdzv_server.core import barriers, keys, probes
 from rdzv_server.core.kv import Reading
 from rdzv_server.core.model import Session
+from rdzv_server.core.nccl import ends as nccl_ends
+from rdzv_server.core.nccl import requests as nccl_requests
 from rdzv_server.core.tables import Tables
 
 Inside = (
@@ -66,5 +68,5 @@ HANDLERS: dict[type[AnyRequest], Handler] = {
 
 def wait_over(tables: Tables, session: Session, request_id: int) -> None:
     """The time of a request that waits for ids or keys is up."""
-    if not nccl.wait_over(tables, session, request_id):
+    if not nccl_ends.wait_over(tables, session, request_id):
         keys.wait_over(tables, session, request_id)

@@ -6,12 +6,18 @@ the one quorum decision (`quorum.decide`) and acts on the answer.
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Notice, Policy
-from rdzv_server.core import generations, membership, roster, stores, words
+from rdzv_server.core import (
+    generations,
+    membership,
+    roster,
+    words,
+)
 from rdzv_server.core.model import Member, Participant, Phase, Run
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import decide, seats
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.tcpstore import stores
 from rdzv_server.core.views import missing_names, progress, push_view
 
 RUNS_NAMED_MAX = 3

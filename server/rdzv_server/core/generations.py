@@ -12,14 +12,21 @@ import msgspec
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Address, Ended, Error, Fence, Joined
-from rdzv_server.core import barriers, nccl, roster, stores, waits, words
+from rdzv_server.core import (
+    barriers,
+    roster,
+    waits,
+    words,
+)
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.model import Generation, Member, Participant, Run, Session
+from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.ranks import Candidate, Seat
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.tcpstore import stores
 from rdzv_server.core.views import push_view
 
 SCALE_UP_MEMORY_S = 600.0
@@ -107,7 +114,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
     stores.retire(tables, generation)
     if ended.kind == "scale_up":
         run.scale_ups.append(tables.t)
-    nccl.generation_over(tables, run, generation, waits.stale_text(run, generation.fence))
+    nccl_ends.generation_over(tables, run, generation, waits.stale_text(run, generation.fence))
     run.announced = 0
     run.newcomer_at = run.min_met_at = None
     run.forming_at = run.renewed_at = tables.t
@@ -158,7 +165,7 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
     failed = ended.kind == "failed" and member.seat is not None
     if ended.kind == "failed" and run.policy is not None and run.policy.below_min == "wait":
         failed = False
-    nccl.session_gone(tables, run, session, ended.reason)
+    nccl_ends.session_gone(tables, run, session, ended.reason)
     join, member.join = member.join, None
     roster.leave(run, member)
     session.member = None
@@ -215,7 +222,7 @@ def session_replaced(tables: Tables, session: Session) -> None:
 def end_waits(tables: Tables, run: Run | None, session: Session, why: str) -> None:
     """A session without a part in the membership is over: a worker, or a visitor of the run."""
     if run is not None:
-        nccl.session_gone(tables, run, session, why)
+        nccl_ends.session_gone(tables, run, session, why)
         barriers.session_over(tables, run, session, why)
     lost = Refused(ErrorCode.SESSION_LOST, f"{words.node(session)} is gone: {why}")
     waits.session_over(tables, session, lost.reply())

@@ -2,11 +2,13 @@
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import BarrierStatus, GenerationStatus, ShowGeneration
-from rdzv_server.core import barriers, nccl, probes, store_status
+from rdzv_server.core import barriers, probes
 from rdzv_server.core.model import Generation, Run
+from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.tcpstore import status as store_status
 
 BARRIERS_SHOWN_MAX = 64
 """Open rounds in one answer, those that have waited longest first."""
@@ -35,7 +37,7 @@ def show(tables: Tables, ask: ShowGeneration) -> GenerationStatus:
         master_reason=generation.master_reason,
         barriers=reply.barriers,
         store=store_status.show(tables, run),
-        communicators=nccl.show(tables, run) + store_status.communicators(tables, run),
+        communicators=nccl_ends.show(tables, run) + store_status.communicators(tables, run),
         probes=probes.show(generation),
         keys=len(generation.kv),
         run_keys=reply.run_keys,

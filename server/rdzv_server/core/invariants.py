@@ -6,14 +6,14 @@ A breach raises AssertionError naming the rule of SEMANTICS.md and telling the r
 
 from rdzv_proto import limits
 from rdzv_proto.messages import Ended, Error, Fence, Joined, NcclIds, Released
-from rdzv_server.core import unique_id
 from rdzv_server.core.events import Effect, Release, Send
-from rdzv_server.core.ids import Record, State
 from rdzv_server.core.model import Generation, Kind, Phase, Run
+from rdzv_server.core.nccl import unique_id
+from rdzv_server.core.nccl.ids import Record, State
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.roster import kind_of
-from rdzv_server.core.store_model import SHARED, Stage
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.tcpstore.model import SHARED, Stage
 
 
 def check(tables: Tables) -> None:

@@ -17,12 +17,13 @@ from rdzv_proto.messages import (
     Notice,
     Policy,
 )
-from rdzv_server.core import generations, roster, stores, words
+from rdzv_server.core import generations, roster, words
 from rdzv_server.core.model import Member, PendingJoin, Phase, Run, Session
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.tcpstore import stores
 
 DEFAULT_RUN_ID = "none"
 """torchrun's default for --rdzv-id: jobs that name no id would otherwise meet each other."""

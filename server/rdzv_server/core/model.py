@@ -18,14 +18,14 @@ from rdzv_proto.messages import (
     MasterProbe,
     Policy,
 )
-from rdzv_server.core.ids import Ids
 from rdzv_server.core.kv import Namespace
+from rdzv_server.core.nccl.ids import Ids
 from rdzv_server.core.quorum import Tally
 from rdzv_server.core.quota import Quota
 from rdzv_server.core.ranks import Seat
 from rdzv_server.core.rounds import Barriers
-from rdzv_server.core.store_model import Store
 from rdzv_server.core.story import Story
+from rdzv_server.core.tcpstore.model import Store
 
 
 class Role(enum.Enum):

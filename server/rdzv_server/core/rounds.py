@@ -164,6 +164,10 @@ class Barriers:
         if self._by_name.pop(barrier.name, None) is not None:
             self._by_name[barrier.name] = barrier
 
+    def clear(self) -> None:
+        """Forget all of them, with their decisions and payloads."""
+        self._by_name.clear()
+
     def all(self) -> list[Barrier]:
         """Every barrier that is remembered."""
         return list(self._by_name.values())

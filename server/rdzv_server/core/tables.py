@@ -19,7 +19,7 @@ from rdzv_server.core.model import Connection, Generation, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
-from rdzv_server.core.store_model import Store, StoreClient
+from rdzv_server.core.tcpstore.model import Store, StoreClient
 
 FENCED_KEPT_MAX = 10_000
 """Superseded sessions that are remembered, so that their processes learn why they were cut."""
@@ -198,8 +198,14 @@ class Tables:
         self.deadlines.cancel(("round", barrier.serial, 0))
 
     def forget_run(self, run: Run) -> None:
-        """Drop everything about a run but its generation number."""
+        """Drop everything about a run but its generation number. What is large goes at once: run,
+        sessions and members know each other, and would wait for the collector of an idle server."""
         del self.runs[run.id]
+        run.kv.clear()
+        run.barriers.clear()
+        if run.generation is not None:
+            run.generation.kv.clear()
+            run.generation.barriers.clear()
         for kind in ("run", "forget"):
             self.deadlines.cancel((kind, run.id, 0))
         if run.number:

@@ -19,7 +19,7 @@ from rdzv_proto.framing import (
     sniff,
 )
 from rdzv_proto.messages import Error, Goodbye
-from rdzv_server.core.store_model import SHARED
+from rdzv_server.core.tcpstore.model import SHARED
 from rdzv_server.shell.addresses import host_of, shown
 
 if TYPE_CHECKING:

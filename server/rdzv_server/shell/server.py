@@ -37,6 +37,7 @@ from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.shell import log
 from rdzv_server.shell.connection import Connection
 from rdzv_server.shell.limiter import Limiter
+from rdzv_server.shell.memory import Memory
 from rdzv_server.shell.store_connection import StoreConnection
 from rdzv_server.shell.store_listener import NoPortError, StoreListeners, StorePorts
 
@@ -80,6 +81,7 @@ class Server:
         self._limiters: dict[str, Limiter] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+        self._memory = Memory()
         self._stopped = False
         self._execute(self._core.tick(time.monotonic()))
         self._arm()
@@ -217,6 +219,8 @@ class Server:
                     answers.append(self._listen(listener))
                 case Report():
                     log.write(effect)
+                    if effect.event == "run_forgotten":
+                        self._memory.freed()
         for event in answers:
             self._execute(self._core.handle(time.monotonic(), event))
 

@@ -6,9 +6,9 @@ import pytest
 
 from rdzv_proto.messages import Ended, Notice
 from rdzv_server.core.events import Broadcast, Report, Send
-from rdzv_server.core.ids import Ids, Record, State
 from rdzv_server.core.invariants import check, check_effects
 from rdzv_server.core.model import Generation
+from rdzv_server.core.nccl.ids import Ids, Record, State
 from tests.ids import processes, publish, unique_id
 from tests.lab import Lab
 

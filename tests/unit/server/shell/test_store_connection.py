@@ -11,7 +11,7 @@ from rdzv_proto import codec
 from rdzv_proto.framing import PREAMBLE, FrameBuffer
 from rdzv_proto.messages import HelloNode, Join, Joined, Leave, Policy
 from rdzv_server.core.settings import Settings
-from rdzv_server.core.stores import LINGER_S
+from rdzv_server.core.tcpstore.stores import LINGER_S
 from rdzv_server.shell import log, store_connection
 from rdzv_server.shell.listen import listeners
 from rdzv_server.shell.server import Server

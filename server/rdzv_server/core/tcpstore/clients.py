@@ -15,11 +15,11 @@ from rdzv_proto.tcpstore import (
     Set,
 )
 from rdzv_server.core.events import StoreClose, StoreLost, StoreOpened, StoreReceived, StoreSend
-from rdzv_server.core.idexchange import rank_told_by
 from rdzv_server.core.quota import Quota
-from rdzv_server.core.store_model import SHARED, Stage, Store, StoreClient
 from rdzv_server.core.tables import Tables
-from rdzv_server.core.tcpstore import KeySpace
+from rdzv_server.core.tcpstore.exchanges import rank_told_by
+from rdzv_server.core.tcpstore.model import SHARED, Stage, Store, StoreClient
+from rdzv_server.core.tcpstore.space import KeySpace
 
 REFUSALS_TOLD_S = 1.0
 """Between two lines in the log about one store: a port scan must not fill the disk."""

@@ -34,7 +34,7 @@ from rdzv_proto.tcpstore import (
     Wait,
 )
 from rdzv_server.core.quota import Quota
-from rdzv_server.core.tcpstore import KeySpace
+from rdzv_server.core.tcpstore.space import KeySpace
 from tests.unit.proto.tcpstore_bytes import NO, YES, blob, number
 
 CLOSED = "closed"

@@ -6,7 +6,7 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Done, Error, NcclIds
-from rdzv_server.core import unique_id as inside
+from rdzv_server.core.nccl import unique_id as inside
 from tests.ids import Process, error, processes, publish, unique_id, workers
 from tests.lab import Lab, policy
 

@@ -4,9 +4,9 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import CloseRun, Policy
-from rdzv_server.core import stores
 from rdzv_server.core.events import ListenerOpened
-from rdzv_server.core.store_model import Stage
+from rdzv_server.core.tcpstore import stores
+from rdzv_server.core.tcpstore.model import Stage
 from tests.lab import RUN, Lab, Node, policy
 from tests.unit.proto.tcpstore_bytes import NO, YES, blob, check, get, set_, wait
 

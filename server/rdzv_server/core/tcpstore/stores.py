@@ -7,12 +7,12 @@ outlive the generation by some seconds.
 """
 
 from rdzv_proto.messages import Fence
-from rdzv_server.core import store_clients
 from rdzv_server.core.events import CloseListener, ListenerFailed, ListenerOpened, OpenListener
 from rdzv_server.core.model import Generation, Run
-from rdzv_server.core.store_model import Stage, Store
 from rdzv_server.core.tables import Tables
-from rdzv_server.core.tcpstore import KeySpace
+from rdzv_server.core.tcpstore import clients as store_clients
+from rdzv_server.core.tcpstore.model import Stage, Store
+from rdzv_server.core.tcpstore.space import KeySpace
 
 LINGER_S = 5.0
 """Agents learn of the end within milliseconds and poll ten times a second; loaded ones need longer."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_server.core.ids import ATTEMPTS_KEPT, Ids, Rank, Record, Shape, State, Wait
+from rdzv_server.core.nccl.ids import ATTEMPTS_KEPT, Ids, Rank, Record, Shape, State, Wait
 from rdzv_server.core.refusal import Refused
 from tests import ids as made_up
 

@@ -6,7 +6,7 @@ import pytest
 
 from rdzv_proto import limits
 from rdzv_server.core.quota import Quota
-from rdzv_server.core.store_clients import HELD_FREE_BYTES
+from rdzv_server.core.tcpstore.clients import HELD_FREE_BYTES
 from tests.lab import Lab, StoreWire, policy
 from tests.unit.proto.tcpstore_bytes import (
     CANCEL,

@@ -3,7 +3,7 @@
 import pytest
 
 from rdzv_proto.errors import ErrorCode
-from rdzv_server.core import unique_id
+from rdzv_server.core.nccl import unique_id
 from rdzv_server.core.refusal import Refused
 from tests import ids
 

@@ -14,7 +14,7 @@ from rdzv_proto.messages import (
     StoreStatus,
     WorkersStarted,
 )
-from rdzv_server.core import store_status
+from rdzv_server.core.tcpstore import status as store_status
 from tests.lab import Lab, Node, StoreWire, policy
 from tests.unit.proto.tcpstore_bytes import (
     delete,

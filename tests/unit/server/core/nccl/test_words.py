@@ -4,7 +4,7 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import NcclIds
-from rdzv_server.core import nccl_words
+from rdzv_server.core.nccl import words as nccl_words
 from tests.ids import error, processes, workers
 from tests.lab import Lab
 

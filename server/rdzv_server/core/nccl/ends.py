@@ -3,16 +3,17 @@
 NCCL itself cannot tell a rank that another one is not coming: a root waits for ever, and so do the
 ranks. So whatever goes wrong is told here, to all who hold an id or wait for one, at once. The server
 never mints; it carries what an elected rank minted, to one communicator, once. Requests are in
-`nccl_requests`.
+`requests`.
 """
 
 from collections.abc import Sequence
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import CommunicatorStatus, Error, NcclIds, NcclRevoked
-from rdzv_server.core import nccl_words, words
-from rdzv_server.core.ids import Record, State, Wait
+from rdzv_server.core import words
 from rdzv_server.core.model import Generation, Run, Session
+from rdzv_server.core.nccl import words as nccl_words
+from rdzv_server.core.nccl.ids import Record, State, Wait
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 

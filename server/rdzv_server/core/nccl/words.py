@@ -3,8 +3,8 @@
 from rdzv_proto import limits
 from rdzv_proto.messages import CommunicatorStatus
 from rdzv_server.core import words
-from rdzv_server.core.ids import Record, State
 from rdzv_server.core.model import Generation, Role, Run, Session
+from rdzv_server.core.nccl.ids import Record, State
 from rdzv_server.core.tables import Tables
 
 SHOWN_MAX = 256

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from rdzv_proto.messages import Fence
 from rdzv_proto.tcpstore import Parser
-from rdzv_server.core.idexchange import Exchanges
 from rdzv_server.core.quota import Quota
-from rdzv_server.core.tcpstore import KeySpace
+from rdzv_server.core.tcpstore.exchanges import Exchanges
+from rdzv_server.core.tcpstore.space import KeySpace
 
 SHARED = 0
 """Number of the one store that is not of a run: plain TCPStore clients at the main port."""

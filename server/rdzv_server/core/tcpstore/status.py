@@ -12,10 +12,10 @@ import msgspec
 from rdzv_proto import limits
 from rdzv_proto.messages import CommunicatorStatus, StoreStatus
 from rdzv_server.core import words
-from rdzv_server.core.idexchange import Exchange
 from rdzv_server.core.model import Generation, Run
-from rdzv_server.core.store_model import StoreClient
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.tcpstore.exchanges import Exchange
+from rdzv_server.core.tcpstore.model import StoreClient
 
 COMMUNICATORS_SHOWN_MAX = 256
 """Those that somebody waits for come first."""

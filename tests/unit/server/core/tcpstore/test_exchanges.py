@@ -3,8 +3,7 @@
 import pytest
 
 from rdzv_proto import limits
-from rdzv_server.core import idexchange
-from rdzv_server.core.idexchange import Exchanges, rank_told_by
+from rdzv_server.core.tcpstore.exchanges import Exchanges, rank_told_by
 
 ID_BYTES = limits.NCCL_ID_BYTES
 KEY = b"/default_pg/0//cuda//0"
@@ -84,7 +83,7 @@ def test_the_oldest_of_too_many_makes_way() -> None:
 
 
 def test_no_more_fetches_are_noted_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idexchange, "FETCHES_MAX", 3)
+    monkeypatch.setattr("rdzv_server.core.tcpstore.exchanges.FETCHES_MAX", 3)
     exchanges: Exchanges[int] = Exchanges()
     exchanges.published(KEY, ID_BYTES, 0, 1.0)
     for client in range(1, 9):

@@ -16,10 +16,13 @@ from rdzv_proto.messages import (
     NcclPut,
     NcclReady,
 )
-from rdzv_server.core import nccl, nccl_words, unique_id, waits, words
-from rdzv_server.core.ids import Rank, Record, Shape, State, Wait
+from rdzv_server.core import waits, words
 from rdzv_server.core.kv import Waiter
 from rdzv_server.core.model import Generation, Run, Session
+from rdzv_server.core.nccl import ends as nccl_ends
+from rdzv_server.core.nccl import unique_id
+from rdzv_server.core.nccl import words as nccl_words
+from rdzv_server.core.nccl.ids import Rank, Record, Shape, State, Wait
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 
@@ -78,7 +81,7 @@ def _get(
             f"attempt {attempt} of communicator {ask.group!r} is over for long",
         )
     if record is not None and record.state.over:
-        raise nccl.over(tables, generation, record, ask.rank, session)
+        raise nccl_ends.over(tables, generation, record, ask.rank, session)
     who = nccl_words.process(session)
     if record is None:
         record = ids.open(
@@ -113,7 +116,7 @@ def _get(
     if record.state is State.PUBLISHED:
         _check_reachable(tables, run, generation, record)
         rank.fetched = True
-        return nccl.ids_of(record)
+        return nccl_ends.ids_of(record)
     _park(tables, run, generation, session, record, waiter, ask)
     return None
 
@@ -130,7 +133,7 @@ def _park(
     request_id = waiter[1]
     if ask.timeout_ms == 0:
         wait = Wait(waiter, ask.rank, 0.0)
-        raise nccl.no_id(tables, run, generation, record, wait)
+        raise nccl_ends.no_id(tables, run, generation, record, wait)
     waits.park(session, request_id)
     generation.ids.wait(record, Wait(waiter, ask.rank, ask.timeout_ms / 1000))
     tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
@@ -160,7 +163,7 @@ def _put(
             "does not",
         )
     if record.state.over:
-        raise nccl.over(tables, generation, record, ask.rank, session)
+        raise nccl_ends.over(tables, generation, record, ask.rank, session)
     holder = record.ranks.get(leader)
     if ask.rank != leader or holder is None or holder.session_id != session.id:
         raise Refused(
@@ -195,7 +198,7 @@ def _ready(
     """Raises MALFORMED, DUPLICATE_RANK, and with what the attempt failed."""
     record = _record(generation, ask.group, ask.attempt)
     if record.state is State.FAILED:
-        raise nccl.over(tables, generation, record, ask.rank, session)
+        raise nccl_ends.over(tables, generation, record, ask.rank, session)
     rank = _own_rank(record, session, ask.rank)
     if record.state is State.SPENT:
         return Done()
@@ -233,7 +236,7 @@ def _fail_by_rank(
             what = "gave up before the ids were there"
     text = f"rank {ask.rank} ({rank.who}) {what}: {reason}"
     alone = len(record.of_session[session.id]) == 1
-    nccl.fail(tables, run, generation, record, code, text, but=session.id if alone else 0)
+    nccl_ends.fail(tables, run, generation, record, code, text, but=session.id if alone else 0)
     return Done()
 
 
@@ -276,7 +279,7 @@ def _published(tables: Tables, run: Run, generation: Generation, record: Record)
     for wait in waiting:
         generation.ids.drop(wait.waiter)
         record.ranks[wait.rank].fetched = True
-    nccl.answer(tables, waiting, nccl.ids_of(record))
+    nccl_ends.answer(tables, waiting, nccl_ends.ids_of(record))
 
 
 def _check_loopback(run: Run, generation: Generation, record: Record, root: str) -> None:
@@ -293,7 +296,7 @@ def _check_reachable(tables: Tables, run: Run, generation: Generation, record: R
     try:
         _check_loopback(run, generation, record, record.loopback)
     except Refused as refused:
-        nccl.fail(tables, run, generation, record, refused.code, refused.message)
+        nccl_ends.fail(tables, run, generation, record, refused.code, refused.message)
         raise
 
 

@@ -12,8 +12,8 @@ from itertools import islice
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_server.core import unique_id
 from rdzv_server.core.kv import Waiter
+from rdzv_server.core.nccl import unique_id
 from rdzv_server.core.refusal import Refused
 
 ATTEMPTS_KEPT = 4

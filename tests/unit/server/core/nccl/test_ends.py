@@ -7,9 +7,9 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Done, Heartbeat, HelloWorker, NcclIds
-from rdzv_server.core import nccl
 from rdzv_server.core.events import Report
-from rdzv_server.core.ids import State
+from rdzv_server.core.nccl import ends as nccl_ends
+from rdzv_server.core.nccl.ids import State
 from tests.ids import Process, error, processes, publish, unique_id, workers
 from tests.lab import Lab, Node, beat_all
 
@@ -301,7 +301,7 @@ def test_a_session_that_goes_leaves_no_wait_behind() -> None:
     generation = lab.run().generation
     assert generation is not None
     assert generation.ids.waiters() == []
-    (shown,) = nccl.show(lab.core.tables, lab.run())
+    (shown,) = nccl_ends.show(lab.core.tables, lab.run())
     assert shown.missing[0].startswith("rank 1 (lost: worker 1 of n1: its connection closed")
 
 
@@ -321,7 +321,7 @@ def test_s22_no_id_is_in_a_report_a_story_an_error_or_a_repr() -> None:
     a.put(unique_id(5))
     generation = lab.run().generation
     assert generation is not None
-    shown = nccl.show(lab.core.tables, lab.run())
+    shown = nccl_ends.show(lab.core.tables, lab.run())
     said = everything_said(lab) + repr(shown) + repr(generation)
     for form in (raw[:8].hex(), repr(raw)[2:18], str(int.from_bytes(raw[:8], "little"))):
         assert form not in said
@@ -336,15 +336,15 @@ def test_the_status_shows_states_and_who_is_missing() -> None:
     lab = Lab()
     _, (a, b, _) = processes(lab, 3)
     a.get(3)
-    (shown,) = nccl.show(lab.core.tables, lab.run())
+    (shown,) = nccl_ends.show(lab.core.tables, lab.run())
     assert (shown.state, shown.needed, shown.missing) == ("minting", 3, ["rank 1", "rank 2"])
     assert shown.minter == "rank 0 (n0)"
     b.get(3)
     a.put(ID)
-    (shown,) = nccl.show(lab.core.tables, lab.run())
+    (shown,) = nccl_ends.show(lab.core.tables, lab.run())
     assert (shown.state, shown.fetched) == ("published", 1)
     assert shown.missing == ["rank 0 (n0)", "rank 2"]
     b.fail("no")
-    (shown,) = nccl.show(lab.core.tables, lab.run())
+    (shown,) = nccl_ends.show(lab.core.tables, lab.run())
     assert shown.state == State.FAILED.value
     assert "could not make its communicator: no" in shown.reason

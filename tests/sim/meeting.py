@@ -1,0 +1,268 @@
+"""What simulated agents do while their workers run: barriers and keys, with what must hold of them.
+
+The ledger knows what all agents asked for and were told, and nothing of the server's inside: each
+answer is checked against that.
+"""
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import (
+    AnyReply,
+    Barrier,
+    Done,
+    Error,
+    Fence,
+    Joined,
+    KvAdd,
+    KvAppend,
+    KvCas,
+    KvDelete,
+    KvGet,
+    KvNumber,
+    KvSet,
+    KvSwapped,
+    KvValue,
+    Released,
+)
+
+if TYPE_CHECKING:
+    from tests.sim.agent import Agent
+
+BARRIER_S = 4.0
+TOKEN_BYTES = 8
+Place = tuple[str, Fence, str]
+"""Run, fence and name of a barrier."""
+Life = tuple[int, int]
+"""Of a run's keys: which start of the server, and how many lives of the run had ended."""
+
+
+class MeetingError(AssertionError):
+    """A rule of barriers or keys was broken."""
+
+
+@dataclass
+class Space:
+    """What was asked of one key space."""
+
+    issued: set[bytes] = field(default_factory=set)
+    acknowledged: dict[Life, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    adds: int = 0
+    sums: dict[Life, set[int]] = field(default_factory=lambda: defaultdict(set))
+    swapped_from: dict[Life, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+
+class Ledger:
+    """What all agents of one history asked and were told."""
+
+    def __init__(self, life: Callable[[str], Life]) -> None:
+        self.life = life
+        self.tokens = 0
+        self.releases = self.failures = self.acknowledged = self.reads = 0
+        self._arrivals: dict[Place, dict[int, set[bytes]]] = {}
+        self._rounds: dict[tuple[Place, bytes], int] = {}
+        self._decisions: dict[tuple[Place, int], AnyReply] = {}
+        self._last: dict[tuple[Place, int], int] = {}
+        self._spaces: dict[tuple[str, Fence | None], Space] = defaultdict(Space)
+
+    def token(self) -> bytes:
+        """Unlike any other of this history."""
+        self.tokens += 1
+        return b"%0*d" % (TOKEN_BYTES, self.tokens)
+
+    def space(self, run: str, fence: Fence | None) -> Space:
+        return self._spaces[run, fence]
+
+    def arrives(self, place: Place, rank: int, payload: bytes) -> None:
+        self._arrivals.setdefault(place, {}).setdefault(rank, set()).add(payload)
+
+    def decided(self, place: Place, rank: int, members: list[int], reply: AnyReply) -> None:
+        """A member was told how a round ended (S13, S14, S15)."""
+        if isinstance(reply, Released):
+            self.releases += 1
+            number = reply.round
+            self._released(place, members, reply)
+        else:
+            assert isinstance(reply, Error), reply
+            found = re.search(r", round (\d+)", reply.message)
+            if reply.code not in (ErrorCode.BARRIER_TIMEOUT, ErrorCode.BARRIER_BROKEN):
+                return
+            if found is None:
+                raise MeetingError(f"S17: no round in {reply.message!r}")
+            self.failures += 1
+            number = int(found[1])
+        first = self._decisions.setdefault((place, number), reply)
+        if first != reply:
+            raise MeetingError(f"S14: round {number} of {place}: {first} and {reply}")
+        last = self._last.get((place, rank), 0)
+        if number <= last:
+            raise MeetingError(f"S15: rank {rank} got round {number} of {place} after {last}")
+        self._last[place, rank] = number
+
+    def _released(self, place: Place, members: list[int], reply: Released) -> None:
+        if len(reply.payloads) != len(members):
+            raise MeetingError(f"S13: {len(reply.payloads)} payloads of {members} at {place}")
+        for rank, payload in zip(members, reply.payloads, strict=True):
+            if payload is None or payload not in self._arrivals.get(place, {}).get(rank, ()):
+                raise MeetingError(f"S13: rank {rank} never came to {place} with {payload!r}")
+            if self._rounds.setdefault((place, payload), reply.round) != reply.round:
+                raise MeetingError(f"S13: one arrival of rank {rank} counted twice at {place}")
+
+
+class Meetings:
+    """What one agent does in one generation."""
+
+    def __init__(
+        self, agent: "Agent", mine: Joined, ledger: Ledger, rng: random.Random,
+        after: Callable[[float, Callable[[], None]], None], now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._agent, self._mine, self._ledger, self._rng = agent, mine, ledger, rng
+        self._after, self._now = after, now
+        self.waiting: dict[str, float] = {}
+        """Barriers that this agent waits at, and since when."""
+        self._revisions: dict[Fence | None, int] = {}
+        everybody = list(range(mine.world_size))
+        self._lane(lambda: self._meet("all", everybody))
+        pair = everybody[:2]
+        if mine.group_rank in pair:
+            self._lane(lambda: self._meet("some", pair))
+        elif rng.random() < 0.2:
+            self._lane(lambda: self._be_a_stranger(pair), once=True)
+        for fence in (mine.fence, None):
+            for act in (self._append, self._add, self._swap, self._read):
+                self._lane(lambda act=act, fence=fence: act(fence))  # type: ignore[misc]
+        self._lane(self._delete)
+
+    def _lane(self, act: Callable[[], None], *, once: bool = False) -> None:
+        self._after(self._rng.uniform(0.1, 2.0), lambda: self._turn(act, once))
+
+    def _turn(self, act: Callable[[], None], once: bool) -> None:
+        if not self._agent.runs(self._mine):
+            return
+        if not self._agent.frozen:
+            act()
+        if not once:
+            self._lane(act)
+
+    # --- barriers -----------------------------------------------------------------------------
+
+    def _meet(self, name: str, members: list[int]) -> None:
+        if name in self.waiting:
+            return
+        agent, mine, token = self._agent, self._mine, self._ledger.token()
+        place = (agent.run, mine.fence, name)
+        self._ledger.arrives(place, mine.group_rank, token)
+        self.waiting[name] = self._now()
+
+        def told(reply: AnyReply) -> None:
+            del self.waiting[name]
+            self._ledger.decided(place, mine.group_rank, members, reply)
+
+        subset = members if name == "some" else []
+        agent.ask(self._barrier(name, subset, token), told)
+
+    def _be_a_stranger(self, members: list[int]) -> None:
+        def told(reply: AnyReply) -> None:
+            if not isinstance(reply, Error):
+                raise MeetingError(f"S16: a stranger got {reply}")
+
+        self._agent.ask(self._barrier("some", members, b"stranger"), told)
+
+    def _barrier(self, name: str, members: list[int], payload: bytes) -> Barrier:
+        return Barrier(
+            fence=self._mine.fence, name=name, members=members, payload=payload,
+            timeout_ms=round(BARRIER_S * 1000),
+        )  # fmt: skip
+
+    # --- keys (S23) ---------------------------------------------------------------------------
+
+    def _life(self, fence: Fence | None) -> Life:
+        return (0, 0) if fence is not None else self._ledger.life(self._agent.run)
+
+    def _append(self, fence: Fence | None) -> None:
+        token, life = self._ledger.token(), self._life(fence)
+        space = self._ledger.space(self._agent.run, fence)
+        space.issued.add(token)
+
+        def told(reply: AnyReply) -> None:
+            if isinstance(reply, KvNumber) and self._life(fence) == life:
+                space.acknowledged[life].add(token)
+                self._ledger.acknowledged += 1
+
+        self._agent.ask(KvAppend(fence=fence, key="log", value=token), told)
+
+    def _read(self, fence: Fence | None) -> None:
+        """Each append that was acknowledged is there, none twice, and nothing else."""
+        life, space = self._life(fence), self._ledger.space(self._agent.run, fence)
+        least = set(space.acknowledged[life])
+
+        def told(reply: AnyReply) -> None:
+            nothing = isinstance(reply, Error) and reply.code == ErrorCode.WAIT_TIMEOUT
+            if not nothing and not isinstance(reply, KvValue):
+                return
+            value = reply.value if isinstance(reply, KvValue) else b""
+            cuts = range(0, len(value), TOKEN_BYTES)
+            found = [value[i : i + TOKEN_BYTES] for i in cuts]
+            self._ledger.reads += 1
+            if len(set(found)) != len(found):
+                raise MeetingError(f"S23: an append to {fence} was done twice")
+            if not space.issued.issuperset(found):
+                raise MeetingError(f"S23: {fence} holds what nobody appended")
+            if self._life(fence) == life and not least.issubset(found):
+                raise MeetingError(f"S23: {fence} lost {sorted(least.difference(found))}")
+
+        self._agent.ask(KvGet(fence=fence, key="log"), told)
+
+    def _add(self, fence: Fence | None) -> None:
+        life, space = self._life(fence), self._ledger.space(self._agent.run, fence)
+        least = len(space.sums[life]) + 1
+        space.adds += 1
+
+        def told(reply: AnyReply) -> None:
+            if not isinstance(reply, KvNumber) or self._life(fence) != life:
+                return
+            if not least <= reply.value <= space.adds or reply.value in space.sums[life]:
+                raise MeetingError(
+                    f"S23: the sum in {fence} is {reply.value}; {least} to {space.adds} are right"
+                )
+            space.sums[life].add(reply.value)
+
+        self._agent.ask(KvAdd(fence=fence, key="sum", delta=1), told)
+
+    def _swap(self, fence: Fence | None) -> None:
+        """From one revision only one swap succeeds, and whoever did it is told so."""
+        life, space = self._life(fence), self._ledger.space(self._agent.run, fence)
+        token, before = self._ledger.token(), self._revisions.get(fence, 0)
+
+        def told(reply: AnyReply) -> None:
+            if not isinstance(reply, KvSwapped):
+                return
+            self._revisions[fence] = reply.revision
+            if not reply.swapped and reply.value == token:
+                raise MeetingError(f"S23: a swap in {fence} was done and denied")
+            if reply.swapped and self._life(fence) == life:
+                if before in space.swapped_from[life]:
+                    raise MeetingError(f"S23: two swaps in {fence} from revision {before}")
+                space.swapped_from[life].add(before)
+
+        ask = KvCas(fence=fence, key="swap", value=token, revision=before)
+        self._agent.ask(ask, told)
+
+    def _delete(self) -> None:
+        """A key of its own is set and deleted: it was there, however often that is asked again."""
+        fence, key = self._mine.fence, self._ledger.token().decode()
+
+        def deleted(reply: AnyReply) -> None:
+            if isinstance(reply, KvNumber) and reply.value != 1:
+                raise MeetingError(f"S23: the key {key} of {fence} was deleted {reply.value} times")
+
+        def there(reply: AnyReply) -> None:
+            if isinstance(reply, Done):
+                self._agent.ask(KvDelete(fence=fence, keys=[key]), deleted)
+
+        self._agent.ask(KvSet(fence=fence, key=key, value=b"1"), there)
