@@ -1,7 +1,7 @@
 """A training script whose first start fails: `restart.py LOG FOLDER`. The restart is the point.
 
-On the second start rank 1 is slow to reach its process group, so that rank 0 meets what the first
-start left in the store, if anything did.
+On the second start rank 1 is slow to reach its process group, so that rank 0 finds what the first start
+left of rank 1 in the store, if anything did. What gloo then makes of a stale address is a matter of luck.
 """
 
 import os
@@ -14,6 +14,9 @@ from tests.e2e.kit.worker import say
 
 SLOW_S = 4.0
 
+RANK_1 = "default_pg/0//cpu//0/1"
+"""Where gloo puts the address of rank 1 (TCPStore key, without the slash that clients put before it)."""
+
 
 def main() -> None:
     log, folder = sys.argv[1], Path(sys.argv[2])
@@ -24,6 +27,11 @@ def main() -> None:
     say(log, "start")
     again = (folder / f"first-{rank}").exists()
     (folder / f"first-{rank}").touch()
+    if again and rank == "0":
+        where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(*where, is_master=False, timeout=timedelta(seconds=20))
+        say(log, "looked", stale=store.check([RANK_1]))
+        del store
     if again and rank == "1":
         end = time.monotonic() + SLOW_S
         while time.monotonic() < end:
