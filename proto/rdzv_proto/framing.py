@@ -96,6 +96,15 @@ class FrameBuffer:
         """Add received bytes. Costs amortised O(len(data)), also one byte at a time."""
         self._buffer += data
 
+    def single(self, data: bytes) -> bytes | None:
+        """The body, if exactly one frame came and nothing is left over from before: most of the time.
+        None: ask `split`."""
+        body_bytes = len(data) - LENGTH_BYTES
+        if self._buffer or not 0 <= body_bytes <= self.frame_bytes_max:
+            return None
+        whole = int.from_bytes(data[:LENGTH_BYTES], "big") == body_bytes
+        return data[LENGTH_BYTES:] if whole else None
+
     def split(self, data: bytes) -> Iterator[bytes]:
         """Add received bytes and hand out all bodies that are complete: `feed` and `pop`, without a
         copy where whole frames came.

@@ -57,6 +57,8 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_HELLO)
         self._out: list[bytes] = []
+        self._reading = False
+        """What is sent now leaves when the present input is through."""
 
     # --- from the loop ------------------------------------------------------------------------
 
@@ -80,15 +82,22 @@ class Connection(asyncio.Protocol):
             if not self._open:
                 return
         self._server.begin()
+        self._reading = True
         try:
-            bodies = self._frames.split(data)
-            while not self._closing and (body := next(bodies, None)) is not None:
-                self._take(body)
+            if (one := self._frames.single(data)) is not None:
+                self._take(one)
+            else:
+                bodies = self._frames.split(data)
+                while not self._closing and (body := next(bodies, None)) is not None:
+                    self._take(body)
         except FrameTooLargeError as error:
             self._server.refused(self, "frame_too_large", str(error))
             self.goodbye(Goodbye(code=ErrorCode.FRAME_TOO_LARGE, message=str(error)))
             self._server.lost(self, str(error))
-        self._server.flush()
+        self._reading = False
+        if self._out:
+            self.flush()
+        self._server.flush_others()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End of stream, reset, or cut by us."""
@@ -108,7 +117,7 @@ class Connection(asyncio.Protocol):
     def send(self, frame: bytes) -> None:
         """Queue a frame; it leaves with `flush`."""
         if not self._closing:
-            if not self._out:
+            if not self._out and not self._reading:
                 self._server.to_flush(self)
             self._out.append(frame)
 

@@ -75,6 +75,8 @@ class Server:
         self._sockets = 0
         self._next_conn = 0
         self._to_flush: list[Connection | StoreConnection] = []
+        self._in_turn = False
+        """Input of this turn of the loop has come already."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -125,8 +127,12 @@ class Server:
         self._execute(self._core.handle(time.monotonic(), event))
 
     def begin(self) -> None:
-        """Requests came that were read together."""
-        self._core.begin(time.monotonic())
+        """Requests came. The clock is read once for all that are read in one turn of the loop, and the
+        timer looked at once, when they are through."""
+        if not self._in_turn:
+            self._in_turn = True
+            self._core.begin(time.monotonic())
+            self._loop.call_soon(self._turn_over)
 
     def received(self, connection: Connection, request_id: int, message: AnyRequest) -> None:
         """A request came."""
@@ -166,6 +172,15 @@ class Server:
             for connection in waiting:
                 connection.flush()
         self._arm()
+
+    def flush_others(self) -> None:
+        """Write what a request made the server say on other connections."""
+        if self._to_flush:
+            self.flush()
+
+    def _turn_over(self) -> None:
+        self._in_turn = False
+        self.flush()
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run an action after a while."""

@@ -212,3 +212,26 @@ def test_split_sees_the_limit_before_each_body_and_refuses_a_longer_one() -> Non
     assert next(bodies) == b"abcde"
     with pytest.raises(FrameTooLargeError):
         next(bodies)
+
+
+def test_single_gives_the_body_of_exactly_one_frame_and_takes_nothing_else() -> None:
+    buffer = FrameBuffer(10)
+    assert buffer.single(framed(b"0123456789")) == b"0123456789"
+    assert buffer.single(framed(b"")) == b""
+    for data in (
+        b"",
+        b"\0\0",
+        framed(b"12") + framed(b"34"),
+        framed(b"12")[:-1],
+        framed(b"1") + b"\0",
+    ):
+        assert buffer.single(data) is None
+    assert buffer.single(framed(b"01234567890")) is None, "too long: `split` refuses it"
+    assert len(buffer) == 0
+
+
+def test_single_leaves_input_to_split_while_something_is_left_over() -> None:
+    buffer = FrameBuffer(10)
+    frame = framed(b"1234")
+    assert list(buffer.split(frame + frame[:3])) == [b"1234"]
+    assert buffer.single(frame) is None
