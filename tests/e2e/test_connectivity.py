@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.shell.listen import BACKLOG
 from tests.e2e.conftest import Cluster, need_root
 from tests.e2e.kit.names import Names
 from tests.e2e.kit.netns import Net
@@ -346,3 +348,26 @@ def _has_ipv6() -> bool:
     except OSError:
         return False
     return os.path.exists("/proc/net/if_inet6")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_listening_ports_take_a_whole_cluster_at_once(cluster: Cluster, loop: str) -> None:
+    """asyncio and uvloop set a listening socket's backlog back to 100 unless they are told."""
+    if shutil.which("ss") is None:
+        pytest.skip("needs ss, of iproute2")
+    server = cluster.server("--loop", loop)
+    agents = [
+        cluster.agent(server, "ports", "2", "sleep=20", conf={"worker_store": "server"})
+        for _ in range(2)
+    ]
+    for agent in agents:
+        agent.in_world(2, 40)
+    store = int(agents[0].lines()[-1]["MASTER_PORT"])
+    most = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    for port in (server.port, store):
+        shown = subprocess.run(
+            ["ss", "-ltnH", f"sport = :{port}"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        assert shown
+        assert {int(line.split()[2]) for line in shown} == {min(BACKLOG, most)}

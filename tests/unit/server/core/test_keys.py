@@ -378,3 +378,18 @@ def test_lists_come_in_pages_bounded_in_rows_and_bytes(monkeypatch: pytest.Monke
     assert seen == [f"k{i}" for i in range(7)]
     assert sizes == [1, 1, 3, 2]
     assert a.ask(KvCount(fence=fence, prefix="k")) == KvNumber(value=7)
+
+
+def test_b26_a_forgotten_run_lets_go_of_its_keys_and_payloads() -> None:
+    lab = Lab(Settings(run_keep_s=2))
+    a, b = world(lab, "a", "b")
+    a.ask(KvSet(key="k", value=b"x" * 1000))
+    a.set("g", b"x" * 1000)
+    run = lab.run()
+    for node in (a, b):
+        node.finish()
+        node.leave()
+    assert run.quota.bytes_used > 2000
+    lab.advance(3)
+    assert "llama" not in lab.core.tables.runs
+    assert (run.quota.bytes_used, len(run.kv), len(run.barriers)) == (0, 0, 0)
