@@ -162,10 +162,13 @@ def test_ids_lead_all_ranks_to_one_ring(cluster: Cluster, count: int, n_ids: int
 @pytest.mark.torch
 def test_training_processes_get_their_ids_under_their_agents_generation(cluster: Cluster) -> None:
     server = cluster.server()
+    minting = {"RDZV_NCCL_LIB": nccl_here.library(), "NCCL_SOCKET_IFNAME": "lo"}
     agents = [
-        cluster.agent(server, "workers", "2", nproc=2, script=str(WORKER), name=f"a{i}")
+        cluster.agent(
+            server, "workers", "2", nproc=2, script=str(WORKER), name=f"a{i}", environment=minting
+        )
         for i in (1, 2)
-    ]
+    ]  # told to them: the process that they are forked from is older than this test
     for agent in agents:
         assert agent.wait(60) == 0
     rows = [row for agent in agents for row in agent.lines("ring")]
