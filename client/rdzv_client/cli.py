@@ -97,7 +97,7 @@ def status(target: tuple[str | None, float], run: str | None, output: str) -> No
 
 @command.command()
 @click.argument("run")
-@click.option("--reason", default="", help="Shown to every node of the run.")
+@click.option("--reason", default="", show_default=False, help="Shown to every node of the run.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def close(target: tuple[str | None, float], run: str, reason: str, yes: bool) -> None:
@@ -125,7 +125,13 @@ def close(target: tuple[str | None, float], run: str, reason: str, yes: bool) ->
     default=operations.BARRIER_S,
     help="Seconds to wait, from the first one's arrival; the first one's counts.",
 )
-@click.option("--as", "who", default="", help="Your name in messages; the host name if not given.")
+@click.option(
+    "--as",
+    "who",
+    default="",
+    show_default=False,
+    help="Your name in messages; the host name if not given.",
+)
 @click.pass_obj
 def barrier(
     target: tuple[str | None, float], run: str, name: str, count: int, timeout_s: float, who: str

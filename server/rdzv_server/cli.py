@@ -63,6 +63,7 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
 @_option(
     "--store-ports",
     default="",
+    show_default=False,
     metavar="LOW-HIGH",
     help="Ports for the stores of jobs with worker_store=server, one for each live run; without "
     "it any free ports.",
