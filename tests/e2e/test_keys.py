@@ -58,7 +58,7 @@ def test_b23_keys_and_barriers_of_one_run_are_nothing_to_another(cluster: Cluste
     runs = {run: pair(cluster, server, run, run) for run in names}
     for scope in ("run", "generation"):
         runs["success"][0].ask("set", key="k", value="1", scope=scope)
-    held = [nodes[0].start("barrier", name="b", timeout=60) for nodes in runs.values()]
+    held = [nodes[0].start("barrier", name="b", timeout=150) for nodes in runs.values()]
     many = runs["success"][0].start("count_barrier", name="b", count=2, timeout=60)
     until(lambda: all(server.arrived(run, "b") == 1 for run in names), 10, "each waits in its own")
     runs["success"][1].ask("leave", kind="finished")
@@ -75,7 +75,7 @@ def test_b23_keys_and_barriers_of_one_run_are_nothing_to_another(cluster: Cluste
     stays(lambda: server.arrived("steady", "b") == 1, cluster.quiet_s(60, 3), "run 5 waits on")
     for scope in ("run", "generation"):
         assert steady[0].ask("check", keys=["k"], scope=scope)["value"] is False
-    last = steady[1].start("barrier", name="b", timeout=60)
+    last = steady[1].start("barrier", name="b", timeout=150)
     assert steady[0].outcome(held[4], 10)["round"] == 1
     assert steady[1].outcome(last, 10)["round"] == 1
     assert server.generation("steady") == 1
