@@ -13,13 +13,13 @@ FOLDER = Path(sys.prefix) / "nccl" / "nvidia" / "nccl" / "lib"
 
 
 @functools.cache
-def library() -> str:
+def path() -> str:
     """Its path; empty if there is none. RDZV_NCCL_LIB chooses another."""
     chosen = os.environ.get("RDZV_NCCL_LIB")
     if chosen:
         return chosen
-    for path in sorted(FOLDER.glob("libnccl.so*")):
-        return str(path)
+    for found in sorted(FOLDER.glob("libnccl.so*")):
+        return str(found)
     try:
         return nccl_library.find().where
     except MintFailed:

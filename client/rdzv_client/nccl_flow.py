@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rdzv_client import nccl_library
 from rdzv_client.errors import DuplicateId, MintFailed, RdzvError, UnroutableRoot
 from rdzv_client.nccl_library import Source
-from rdzv_client.operations import DETAIL_CHARS, OPERATION_S, SLACK_S
+from rdzv_client.operations import OPERATION_S, SLACK_S, printable
 from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
@@ -134,9 +134,12 @@ def obtain(wanted: Wanted, fence: Fence) -> Flow:
 def failure(wanted: Wanted, fence: Fence, attempt: int, why: BaseException | str) -> NcclFail:
     """Tell the others that this rank will not be there."""
     text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
-    printable = "".join(c if c.isprintable() else " " for c in text)[:DETAIL_CHARS]
     return NcclFail(
-        fence=fence, group=wanted.group, attempt=attempt, rank=wanted.rank, reason=printable
+        fence=fence,
+        group=wanted.group,
+        attempt=attempt,
+        rank=wanted.rank,
+        reason=printable(text),
     )
 
 

@@ -237,15 +237,15 @@ def meeting(reply: Released) -> Meeting:
 
 def leave(kind: LeaveKind, detail: str, exit_code: int | None) -> Leave:
     """Leave the run, with a detail for the others to read."""
-    return Leave(kind=kind, detail=_printable(detail), exit_code=exit_code)
+    return Leave(kind=kind, detail=printable(detail), exit_code=exit_code)
 
 
 def close_run(run: str, detail: str) -> CloseRun:
     """End a run, with a detail for its nodes to read."""
-    return CloseRun(run=run, detail=_printable(detail))
+    return CloseRun(run=run, detail=printable(detail))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """One line that fits into a sentence of the server's; control characters become spaces."""
     return "".join(c if c.isprintable() else " " for c in text)[:DETAIL_CHARS]
 

@@ -10,7 +10,7 @@ from tests.e2e.kit.ncclrank import fingerprint, made_up
 from tests.e2e.kit.nodes import Node
 from tests.e2e.kit.wait import stays, until
 
-needs_nccl = pytest.mark.skipif(not nccl_here.library(), reason=nccl_here.MISSING)
+needs_nccl = pytest.mark.skipif(not nccl_here.path(), reason=nccl_here.MISSING)
 
 WORKER = Path(__file__).parent / "kit" / "ncclworker.py"
 MADE_UP = {"seed": 1, "size": 128}
@@ -20,7 +20,7 @@ PATIENCE_S = 15.0
 @pytest.fixture(autouse=True)
 def the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which NCCL the processes mint with, on which interface."""
-    monkeypatch.setenv("RDZV_NCCL_LIB", nccl_here.library())
+    monkeypatch.setenv("RDZV_NCCL_LIB", nccl_here.path())
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     monkeypatch.delenv("NCCL_COMM_ID", raising=False)
 
@@ -162,7 +162,7 @@ def test_ids_lead_all_ranks_to_one_ring(cluster: Cluster, count: int, n_ids: int
 @pytest.mark.torch
 def test_training_processes_get_their_ids_under_their_agents_generation(cluster: Cluster) -> None:
     server = cluster.server()
-    minting = {"RDZV_NCCL_LIB": nccl_here.library(), "NCCL_SOCKET_IFNAME": "lo"}
+    minting = {"RDZV_NCCL_LIB": nccl_here.path(), "NCCL_SOCKET_IFNAME": "lo"}
     agents = [
         cluster.agent(
             server, "workers", "2", nproc=2, script=str(WORKER), name=f"a{i}", environment=minting

@@ -5,7 +5,7 @@ Every key of `KEYS` is also read from the environment as `RDZV_<KEY>`; the comma
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,9 +109,13 @@ def _lease_s(values: Mapping[str, str]) -> float:
 
 
 def _unknown(key: str) -> str:
-    nearest = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.6)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    return f"unknown --rdzv-conf key {key!r}: {hint}known keys: {', '.join(sorted(KEYS))}"
+    return f"unknown --rdzv-conf key {key!r}: {nearest(key, KEYS)}known keys: {', '.join(sorted(KEYS))}"
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """`did you mean 'rank'? `, or nothing if nothing is near."""
+    found = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
+    return f"did you mean {found[0]!r}? " if found else ""
 
 
 def _number(values: Mapping[str, str], key: str, default: float) -> float:

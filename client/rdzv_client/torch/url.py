@@ -1,6 +1,5 @@
 """`rdzv://HOST:29500/RUN?min=2&max=4`: what an `init_method` says, as options of a node."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +88,7 @@ def _values(shown: str, query: str) -> dict[str, str]:
     known = [*OWN, *conf.KEYS]
     for key, value in parse_qsl(query, keep_blank_values=True):
         if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-            hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+            hint = conf.nearest(key, known)
             raise ValueError(
                 f"{shown}: unknown parameter {key!r}: {hint}known: {', '.join(sorted(known))}"
             )

@@ -27,8 +27,7 @@ def arrive(tables: Tables, session: Session, request_id: int, ask: Barrier) -> A
             LIMIT_EXCEEDED; nothing is changed, and the others do not notice.
     """
     run, generation, terms, member = _place(tables, session, ask)
-    barriers = run.barriers if generation is None else generation.barriers
-    barrier = barriers.find(ask.name) or _new(barriers, run, generation, ask.name)
+    barrier = _barriers(run, generation).find(ask.name) or _new(run, generation, ask.name)
     if terms.of != "count":
         known = _known_decision(barrier, member, ask.round)
         if known is not None:
@@ -47,12 +46,11 @@ def arrive(tables: Tables, session: Session, request_id: int, ask: Barrier) -> A
             f"{_title(barrier)}: {_who(session, member, terms)} came for {terms}, the others for "
             f"{barrier.terms}"
         )
-        _fail(tables, barriers, barrier, ErrorCode.BARRIER_MISMATCH, text)
-    elif generation is not None and (gone := _finished(generation, barrier)) is not None:
-        text = f"{_title(barrier)}: {gone} has finished its work and will not come"
-        _fail(tables, barriers, barrier, ErrorCode.BARRIER_BROKEN, text)
+        _fail(tables, barrier, ErrorCode.BARRIER_MISMATCH, text)
+    elif generation is not None and _broken_by_finished(tables, generation, barrier):
+        pass  # decided
     elif barrier.complete:
-        _decide(tables, barriers, barrier, _release(barrier))
+        _decide(tables, barrier, _release(barrier))
     return None
 
 
@@ -73,8 +71,7 @@ def time_over(tables: Tables, serial: int) -> None:
     else:
         missing = _describe(tables, run, generation, terms.of, barrier.missing())
         text += f" Missing: {missing}."
-    barriers = run.barriers if generation is None else generation.barriers
-    _fail(tables, barriers, barrier, ErrorCode.BARRIER_TIMEOUT, text)
+    _fail(tables, barrier, ErrorCode.BARRIER_TIMEOUT, text)
 
 
 def session_over(tables: Tables, run: Run, session: Session, why: str) -> None:
@@ -82,7 +79,7 @@ def session_over(tables: Tables, run: Run, session: Session, why: str) -> None:
     round is broken."""
     for barrier in run.barriers.waiting():
         if session.id in barrier.arrivals:
-            del barrier.arrivals[session.id]
+            barrier.withdraw(session.id)
             if not barrier.arrivals:
                 tables.close_round(barrier)
                 barrier.take()
@@ -94,16 +91,13 @@ def session_over(tables: Tables, run: Run, session: Session, why: str) -> None:
         if arrival is not None and barrier.terms is not None:
             who = _who(session, arrival.member, barrier.terms)
             text = f"{_title(barrier)}: {who} was lost: {why}"
-            _fail(tables, generation.barriers, barrier, ErrorCode.BARRIER_BROKEN, text)
+            _fail(tables, barrier, ErrorCode.BARRIER_BROKEN, text)
 
 
 def node_finished(tables: Tables, generation: Generation) -> None:
     """A node's work is done: rounds that need it can never be complete."""
     for barrier in generation.barriers.waiting():
-        gone = _finished(generation, barrier)
-        if gone is not None:
-            text = f"{_title(barrier)}: {gone} has finished its work and will not come"
-            _fail(tables, generation.barriers, barrier, ErrorCode.BARRIER_BROKEN, text)
+        _broken_by_finished(tables, generation, barrier)
 
 
 def missing_names(
@@ -179,9 +173,13 @@ def _known_decision(barrier: Rounds, member: int, number: int | None) -> AnyRepl
     return decision.reply
 
 
-def _new(barriers: Barriers, run: Run, generation: Generation | None, name: str) -> Rounds:
+def _barriers(run: Run, generation: Generation | None) -> Barriers:
+    return run.barriers if generation is None else generation.barriers
+
+
+def _new(run: Run, generation: Generation | None, name: str) -> Rounds:
     barrier = Rounds(name, _where(run, generation))
-    if not barriers.add(barrier):
+    if not _barriers(run, generation).add(barrier):
         raise Refused(
             ErrorCode.LIMIT_EXCEEDED,
             f"{limits.BARRIER_NAMES_MAX} barriers of {barrier.where} are in use",
@@ -193,7 +191,6 @@ def _enter(
     tables: Tables, run: Run, generation: Generation | None, barrier: Rounds, arrival: Arrival
 ) -> None:
     """Count a member, once; nothing is changed if it is refused."""
-    new_bytes = len(arrival.payload or b"")
     old = barrier.arrivals.get(arrival.member)
     if old is not None and old.session is not arrival.session and not old.session.suspect:
         raise Refused(
@@ -201,7 +198,8 @@ def _enter(
             f"{_title(barrier)}: rank {arrival.member} is there already, from another process on "
             f"{words.node(old.session)}",
         )
-    old_bytes = len(old.payload or b"") if old is not None else 0
+    payloads = (arrival.payload, None if old is None else old.payload)
+    new_bytes, old_bytes = (len(payload or b"") for payload in payloads)
     if barrier.payload_bytes + new_bytes - old_bytes > limits.BARRIER_PAYLOADS_BYTES_MAX:
         raise Refused(
             ErrorCode.LIMIT_EXCEEDED,
@@ -212,8 +210,7 @@ def _enter(
     if old is not None:
         refusal = Refused(ErrorCode.SUPERSEDED, "a newer arrival of this member took its place")
         tables.answer(old.session, old.request_id, refusal.reply(), keep=True)
-    barrier.arrivals[arrival.member] = arrival
-    barrier.payload_bytes += new_bytes - old_bytes
+    barrier.enter(arrival)
     if len(barrier.arrivals) == 1 and old is None:
         tables.open_round(run, generation, barrier)
 
@@ -241,22 +238,32 @@ def _release(barrier: Rounds) -> Released:
     )
 
 
-def _fail(tables: Tables, barriers: Barriers, barrier: Rounds, code: ErrorCode, text: str) -> None:
+def _fail(tables: Tables, barrier: Rounds, code: ErrorCode, text: str) -> None:
     run, generation, _ = tables.rounds[barrier.serial]
     tables.report(
         "barrier_failed", level="warning", run=run.id,
         fence=None if generation is None else generation.fence, barrier=barrier.name,
         round=barrier.round, code=code.name, reason=text,
     )  # fmt: skip
-    _decide(tables, barriers, barrier, Refused(code, text[: limits.TEXT_CHARS_MAX]).reply())
+    _decide(tables, barrier, Refused(code, text[: limits.TEXT_CHARS_MAX]).reply())
 
 
-def _decide(tables: Tables, barriers: Barriers, barrier: Rounds, reply: Released | Error) -> None:
+def _decide(tables: Tables, barrier: Rounds, reply: Released | Error) -> None:
     """One decision for everybody who waits, and for those who come later (S14)."""
+    run, generation, _ = tables.rounds[barrier.serial]
     tables.close_round(barrier)
     arrivals = barrier.decide(reply)
-    barriers.used(barrier)
+    _barriers(run, generation).used(barrier)
     tables.release([(a.session, a.request_id) for a in arrivals], reply, keep=True)
+
+
+def _broken_by_finished(tables: Tables, generation: Generation, barrier: Rounds) -> bool:
+    """Fail a round that needs a node whose work is done; True if it does."""
+    gone = _finished(generation, barrier)
+    if gone is not None:
+        text = f"{_title(barrier)}: {gone} has finished its work and will not come"
+        _fail(tables, barrier, ErrorCode.BARRIER_BROKEN, text)
+    return gone is not None
 
 
 def _finished(generation: Generation, barrier: Rounds) -> str | None:
@@ -275,7 +282,7 @@ def _finished(generation: Generation, barrier: Rounds) -> str | None:
 
 
 def _where(run: Run, generation: Generation | None) -> str:
-    return f"run {run.id!r}" + ("" if generation is None else f" generation {generation.fence}")
+    return words.place(run.id, None if generation is None else generation.fence)
 
 
 def _title(barrier: Rounds) -> str:
@@ -311,14 +318,12 @@ def _member(
         session = tables.sessions.get(participant.session_id)
     else:
         fence = None if generation is None else generation.fence
-        session = next(
-            (w for w in run.workers.values() if w.rank == rank and w.fence == fence), None
-        )
+        session = run.worker(rank, fence)
         name = f"rank {rank}" if session is None else f"rank {rank} on {words.node(session)}"
     if session is None:
         return name, "not connected to the server"
-    heard = f"last heard {words.seconds(tables.t - session.heard_at)} ago"
-    return name, f"{'connection lost' if session.suspect else 'alive'}, {heard}"
+    state = "connection lost" if session.suspect else "alive"
+    return name, f"{state}, {words.heard(session, tables.t)}"
 
 
 def _stranger(session: Session, barrier: Rounds, terms: Terms) -> Refused:

@@ -63,12 +63,10 @@ OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
 _LOOKING = (Status, ListRuns, Members, ShowGeneration)
 
-_INSIDE = frozenset(dispatch.OF_NODES)
-
 ALLOWED: dict[Role | None, frozenset[type[AnyRequest]]] = {
     None: frozenset(_HELLOS),
-    Role.NODE: _INSIDE | {Heartbeat, Join, Finished, Leave, CloseRun, Members},
-    Role.WORKER: frozenset((Heartbeat, Members, *dispatch.OF_WORKERS)),
+    Role.NODE: dispatch.OF_NODES | {Heartbeat, Join, Finished, Leave, CloseRun, Members},
+    Role.WORKER: dispatch.OF_WORKERS | {Heartbeat, Members},
     Role.ADMIN: frozenset((Heartbeat, CloseRun, *_LOOKING)),
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
@@ -152,9 +150,7 @@ class Coordinator:
             self._reply_among_others(connection, request_id, message, reply)
             return None
         if session is not None:
-            session.parked.discard(request_id)
-            if message.recorded:
-                session.replies[request_id] = reply
+            tables.settle(session, request_id, reply, keep=message.recorded)
         return reply
 
     def outcome(self) -> list[Effect]:

@@ -3,46 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from rdzv_proto.messages import (
-    AnyReply,
-    AnyRequest,
-    Barrier,
-    KvAdd,
-    KvAppend,
-    KvCas,
-    KvCheck,
-    KvCount,
-    KvDelete,
-    KvGet,
-    KvList,
-    KvMultiGet,
-    KvMultiSet,
-    KvSet,
-    KvWait,
-    MasterProbe,
-    NcclFail,
-    NcclGet,
-    NcclPut,
-    NcclReady,
-    WorkersStarted,
-)
+from rdzv_proto.messages import AnyReply, AnyRequest, Barrier
 from rdzv_server.core import barriers, keys, probes
 from rdzv_server.core.kv import Reading
 from rdzv_server.core.model import Session
 from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.nccl import requests as nccl_requests
 from rdzv_server.core.tables import Tables
-
-Inside = (
-    KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | KvCheck | KvCas | KvAppend
-    | KvDelete | KvCount | KvList | Barrier | NcclGet | NcclPut | NcclReady | NcclFail
-    | MasterProbe | WorkersStarted
-)  # fmt: skip
-"""All of it."""
-
-OF_NODES = Inside.__args__
-OF_WORKERS = tuple(kind for kind in OF_NODES if kind not in (MasterProbe, WorkersStarted))
-
 
 Handler = Callable[[Tables, Session, int, Any], AnyReply | None]
 """Gives the answer, or None if the request waits; raises `Refused`."""
@@ -57,13 +24,16 @@ HANDLERS: dict[type[AnyRequest], Handler] = {
     **_every(Reading, keys.read),
     **_every(keys.Writing, keys.write),
     **_every(keys.Looking, keys.look),
-    **_every(NcclGet | NcclPut | NcclReady | NcclFail, nccl_requests.handle),
+    **_every(nccl_requests.Requests, nccl_requests.handle),
     **_every(
-        MasterProbe | WorkersStarted,
+        probes.Reports,
         lambda tables, session, _, message: probes.take(tables, session, message),
     ),
 }
 """A table, since most of what a server does comes through here."""
+
+OF_NODES = frozenset(HANDLERS)
+OF_WORKERS = OF_NODES - set(probes.Reports.__args__)
 
 
 def wait_over(tables: Tables, session: Session, request_id: int) -> None:

@@ -40,7 +40,6 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
     old = run.generation
     if old is not None:
         waits.generation_over(tables, run, old)
-        old.kv.clear()
     run.number += 1
     fence = Fence(tables.identity.epoch, run.number)
     members = [run.members[c.node_id] for c in chosen]
@@ -125,7 +124,6 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
         refuse_joins(tables, run, ErrorCode.RUN_FINISHED, f"run {run.id!r}: {ended.reason}")
     else:
         waits.generation_over(tables, run, generation)
-        generation.kv.clear()
         move(tables, run, Cause.GENERATION_ENDED)
         for member in run.joins.values():  # standbys had no deadline while the generation lived
             if member.join is not None:

@@ -89,9 +89,7 @@ def write(tables: Tables, session: Session, _request_id: int, ask: Writing) -> A
         space = waits.generation_of(tables, session, ask.fence)[1].kv
     else:
         run, space = _space(tables, session, None, make=True)
-        if run.kv_over:
-            run.kv_over = False
-            run.kv.clear()
+        begin_life(run)
     match ask:
         case KvSet():
             woken = space.set((ask.key,), (ask.value,))
@@ -117,6 +115,13 @@ def write(tables: Tables, session: Session, _request_id: int, ask: Writing) -> A
     if woken:
         _answer_woken(tables, space, woken)
     return reply
+
+
+def begin_life(run: Run) -> None:
+    """Keys of an earlier life of the run are not read in this one; those set since it ended are."""
+    if run.kv_over:
+        run.kv_over = False
+        run.kv.clear()
 
 
 def wait_over(tables: Tables, session: Session, request_id: int) -> None:
@@ -216,6 +221,6 @@ def _found(ask: Reading, entries: list[Entry]) -> AnyReply:
 
 def _timeout(run: Run, fence: Fence | None, missing: Iterable[str], waited_s: float) -> Refused:
     shown = words.names([repr(key[:64]) for key in missing])
-    where = f"run {run.id!r}" + ("" if fence is None else f" generation {fence}")
+    where = words.place(run.id, fence)
     text = f"{where}: nobody set {shown} within {words.seconds(waited_s)}"
     return Refused(ErrorCode.WAIT_TIMEOUT, text if waited_s else f"{where} has no key {shown}")

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import msgspec
 
 from rdzv_proto import limits
+from rdzv_proto.counters import INT64_MAX, INT64_MIN
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import KvGet, KvMultiGet, KvWait
 from rdzv_server.core.quota import Quota
 from rdzv_server.core.refusal import Refused
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 Waiter = tuple[int, int]
 """(session id, request id)."""

@@ -17,7 +17,7 @@ from rdzv_proto.messages import (
     Notice,
     Policy,
 )
-from rdzv_server.core import generations, roster, words
+from rdzv_server.core import generations, keys, roster, words
 from rdzv_server.core.model import Member, PendingJoin, Phase, Run, Session
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
@@ -194,7 +194,7 @@ def _check_possible(policy: Policy) -> None:
 
 def _begin_life(tables: Tables, run: Run, session: Session, policy: Policy) -> None:
     run.policy, run.policy_from = policy, words.node(session)
-    _begin_keys(run)
+    keys.begin_life(run)
     run.formed = run.renewals = run.announced = 0
     run.forming_at = run.renewed_at = tables.t
     run.min_met_at = run.newcomer_at = None
@@ -221,13 +221,6 @@ def _begin_life(tables: Tables, run: Run, session: Session, policy: Policy) -> N
             "default_run_id", level="warning", run=run.id, node=session.node_id, text=text
         )
         tables.push(session, Notice(message=text))
-
-
-def _begin_keys(run: Run) -> None:
-    """Keys of an earlier life are not read in this one; those set since it ended are."""
-    if run.kv_over:
-        run.kv_over = False
-        run.kv.clear()
 
 
 def _enter(tables: Tables, run: Run, session: Session) -> Member:

@@ -289,6 +289,11 @@ class Run:
         """For the quorum decision."""
         return Tally(*self.tally[: Kind.ASIDE])
 
+    def worker(self, rank: int, fence: Fence | None) -> Session | None:
+        """The training process with a global rank of a generation, if it ever attached."""
+        found = (w for w in self.workers.values() if w.rank == rank and w.fence == fence)
+        return next(found, None)
+
     @property
     def awaited(self) -> bool:
         """Somebody waits for a key or at a barrier of the run itself."""

@@ -14,7 +14,7 @@ from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 
-REPORTS = (MasterProbe, WorkersStarted)
+Reports = MasterProbe | WorkersStarted
 """What agents send; all of it is taken here."""
 
 WARNINGS_MAX = 8
@@ -22,7 +22,7 @@ WARNINGS_MAX = 8
 for each; `rdzv status` does."""
 
 
-def take(tables: Tables, session: Session, report: MasterProbe | WorkersStarted) -> Done:
+def take(tables: Tables, session: Session, report: Reports) -> Done:
     """Note what a participant reports of its generation.
 
     Raises:

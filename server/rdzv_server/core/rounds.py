@@ -125,6 +125,18 @@ class Barrier:
         self.round += 1
         return self.take()
 
+    def enter(self, arrival: Arrival) -> None:
+        """Count a member; a newer arrival of it replaces the older one."""
+        self.withdraw(arrival.member)
+        self.arrivals[arrival.member] = arrival
+        self.payload_bytes += len(arrival.payload or b"")
+
+    def withdraw(self, member: int) -> None:
+        """It does not count any more, if it did."""
+        old = self.arrivals.pop(member, None)
+        if old is not None:
+            self.payload_bytes -= len(old.payload or b"")
+
     def take(self) -> list[Arrival]:
         """Empty the open round without a decision."""
         arrivals = list(self.arrivals.values())

@@ -86,13 +86,17 @@ class Tables:
 
     def answer(self, session: Session, request_id: int, message: AnyReply, *, keep: bool) -> None:
         """Answer a request, parked or not; with `keep` the reply is recorded for a retry."""
+        self.settle(session, request_id, message, keep=keep)
+        if session.connection is not None:
+            self.effects.append(Send(session.connection.id, request_id, message))
+
+    def settle(self, session: Session, request_id: int, message: AnyReply, *, keep: bool) -> None:
+        """The request does not wait any more; with `keep` its reply is recorded for a retry."""
         if request_id in session.parked:
             session.parked.discard(request_id)
             self.deadlines.cancel(("wait", session.id, request_id))
         if keep:
             session.replies[request_id] = message
-        if session.connection is not None:
-            self.effects.append(Send(session.connection.id, request_id, message))
 
     def release(
         self, waiting: Iterable[tuple[Session, int]], message: AnyReply, *, keep: bool
@@ -100,11 +104,7 @@ class Tables:
         """Give many parked requests the same answer: what `answer` does for each, encoded once."""
         to = []
         for session, request_id in waiting:
-            if request_id in session.parked:
-                session.parked.discard(request_id)
-                self.deadlines.cancel(("wait", session.id, request_id))
-            if keep:
-                session.replies[request_id] = message
+            self.settle(session, request_id, message, keep=keep)
             if session.connection is not None:
                 to.append((session.connection.id, request_id))
         if to:

@@ -65,7 +65,8 @@ def park(session: Session, request_id: int) -> bool:
 
 
 def generation_over(tables: Tables, run: Run, generation: Generation) -> None:
-    """Everybody who waits for something of a generation learns that it is over (S11, L3)."""
+    """Everybody who waits for something of a generation learns that it is over, and its keys are gone
+    (S11, L3)."""
     refusal = Refused(ErrorCode.STALE_GENERATION, stale_text(run, generation.fence)).reply()
     for session_id, request_id in generation.kv.waiters():
         generation.kv.drop((session_id, request_id))
@@ -76,6 +77,7 @@ def generation_over(tables: Tables, run: Run, generation: Generation) -> None:
         tables.close_round(barrier)
         waiting = [(a.session, a.request_id) for a in barrier.take()]
         tables.release(waiting, refusal, keep=True)
+    generation.kv.clear()
 
 
 def session_over(tables: Tables, session: Session, answer: Error) -> None:

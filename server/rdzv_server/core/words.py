@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rdzv_proto.messages import Fence
 from rdzv_server.core.model import Member, Participant, Session
 from rdzv_server.core.ranks import Seat
 
@@ -24,6 +25,16 @@ def short(of: Member | Seat) -> str:
 def seconds(duration_s: float) -> str:
     """`0.3 s`, `12 s`."""
     return f"{duration_s:.1f} s" if duration_s < 10 else f"{duration_s:.0f} s"
+
+
+def heard(session: Session, now: float) -> str:
+    """`last heard 0.4 s ago`."""
+    return f"last heard {seconds(now - session.heard_at)} ago"
+
+
+def place(run_id: str, fence: Fence | None) -> str:
+    """`run 'llama' generation 7.3`; without the generation where the run is meant."""
+    return f"run {run_id!r}" + ("" if fence is None else f" generation {fence}")
 
 
 def names(items: Sequence[str]) -> str:

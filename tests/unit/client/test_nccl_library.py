@@ -15,7 +15,7 @@ from tests import nccl_here
 ID = bytes(range(1, 129))
 SIGNED = tuple(b - 256 if b > 127 else b for b in ID)
 
-needs_nccl = pytest.mark.skipif(not nccl_here.library(), reason=nccl_here.MISSING)
+needs_nccl = pytest.mark.skipif(not nccl_here.path(), reason=nccl_here.MISSING)
 
 
 # --- what mint= may return --------------------------------------------------------------------
@@ -153,8 +153,7 @@ def play(code: str, **environ: str) -> str:
     """In a process of its own: NCCL raises limits and keeps threads."""
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ
-        | {"RDZV_NCCL_LIB": nccl_here.library(), "NCCL_SOCKET_IFNAME": "lo", **environ},
+        env=os.environ | {"RDZV_NCCL_LIB": nccl_here.path(), "NCCL_SOCKET_IFNAME": "lo", **environ},
         capture_output=True,
         text=True,
         timeout=60,

@@ -21,7 +21,7 @@ def process(session: Session) -> str:
 def where(run: Run, generation: Generation, record: Record) -> str:
     """What it is about."""
     return (
-        f"run {run.id!r} generation {generation.fence}: communicator {record.group!r}"
+        f"{words.place(run.id, generation.fence)}: communicator {record.group!r}"
         f"{f' attempt {record.attempt}' if record.attempt else ''}"
     )
 
@@ -118,8 +118,8 @@ def _minter(tables: Tables, run: Run, generation: Generation, record: Record, nu
 
 
 def _health(tables: Tables, session: Session) -> str:
-    heard = f"last heard {words.seconds(tables.t - session.heard_at)} ago"
-    return f"its connection is closed, {heard}" if session.suspect else f"it is alive, {heard}"
+    state = "its connection is closed" if session.suspect else "it is alive"
+    return f"{state}, {words.heard(session, tables.t)}"
 
 
 def _likely(
@@ -139,6 +139,5 @@ def _likely(
     if roles == {Role.NODE} and number < len(generation.participants):
         return tables.sessions.get(generation.participants[number].session_id)
     if roles == {Role.WORKER}:
-        workers = (w for w in run.workers.values() if w.fence == generation.fence)
-        return next((w for w in workers if w.rank == number), None)
+        return run.worker(number, generation.fence)
     return None

@@ -728,3 +728,16 @@ PROMISES: list[Callable[[Lab], None]] = [
 @pytest.mark.parametrize("promise", PROMISES, ids=[p.__name__.strip("_") for p in PROMISES])
 def test_promises_of_other_systems(promise: Callable[[Lab], None]) -> None:
     promise(Lab())
+
+
+def test_a_client_that_goes_while_it_waits_takes_its_payload_along() -> None:
+    lab = Lab()
+    big = b"x" * (limits.BARRIER_PAYLOADS_BYTES_MAX // 2)
+    keeper, *others = lab.nodes("keeper", "a", "b", "c")
+    ask = Barrier(name="b", of="count", count=3, timeout_ms=60_000)
+    keeper.ask(ask, 900)
+    for node in others:
+        node.ask(Barrier(name="b", of="count", count=3, timeout_ms=60_000, payload=big), 900)
+        assert answers(node, 900) == []
+        node.leave("drained")
+    assert answers(keeper, 900) == []
