@@ -180,7 +180,9 @@ class Agent:
     def wait(self, timeout_s: float) -> int:
         """Wait for the end; returns the exit code."""
         until(
-            lambda: self.code is not None, timeout_s, f"agent {self.name} ends:\n{self.log[-2000:]}"
+            lambda: self.code is not None,
+            timeout_s,
+            lambda: f"agent {self.name} ends:\n{self.log[-2000:]}",
         )
         assert self.code is not None
         return self.code
@@ -218,8 +220,11 @@ class Agent:
             good = len(rows) > above and rows[-1]["WORLD_SIZE"] == str(world)
             return rows[-1] if good else None
 
-        what = f"workers of {self.name} in a world of {world}"
-        return until(there, timeout_s, f"{what}: {self.lines(event)[-1:]}\n{self.log[-1500:]}")
+        def what() -> str:
+            rows = self.lines(event)[-1:]
+            return f"workers of {self.name} in a world of {world}: {rows}\n{self.log[-1500:]}"
+
+        return until(there, timeout_s, what)
 
     def worker_pids(self) -> list[int]:
         """Living workers."""

@@ -56,11 +56,15 @@ class Process:
             assert self.process.poll() in (None, 0) or self.all(event), self.log[-3000:]
             return self.all(event)
 
-        return until(there, timeout_s, f"the process says {event}:\n{self.log[-2000:]}")[-1]
+        return until(there, timeout_s, lambda: f"the process says {event}:\n{self.log[-2000:]}")[-1]
 
     def wait(self, timeout_s: float = 60) -> int:
         """Wait for its end; returns the exit code."""
-        until(lambda: self.process.poll() is not None, timeout_s, f"it ends:\n{self.log[-2000:]}")
+        until(
+            lambda: self.process.poll() is not None,
+            timeout_s,
+            lambda: f"it ends:\n{self.log[-2000:]}",
+        )
         return self.process.wait()
 
     def end(self) -> None:

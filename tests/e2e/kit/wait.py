@@ -8,8 +8,13 @@ T = TypeVar("T")
 POLL_S = 0.02
 
 
-def until(condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
+def until(condition: Callable[[], T | None], timeout_s: float, what: str | Callable[[], str]) -> T:
     """Wait until a condition gives something true, and return that.
+
+    Args:
+        condition: asked again and again.
+        timeout_s: patience.
+        what: is waited for; a function is asked at the end, so that it can show a log as it is then.
 
     Raises:
         AssertionError: not within the time; says for what.
@@ -20,7 +25,8 @@ def until(condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
         if value:
             return value
         if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout_s:g} s: {what} (last: {value!r})")
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {timeout_s:g} s: {told} (last: {value!r})")
         time.sleep(POLL_S)
 
 
