@@ -8,13 +8,14 @@ RdzvError
     IdMismatch, NcclVersionMismatch, DuplicateId, MinterLost, MintFailed, IdFailed, AlreadyUsed,
     UnroutableRoot, IdTimeout
   Final: no retry can help
-    Fenced, Unauthenticated, RunClosed, RunFinished, RunFailed, PolicyMismatch, DuplicateRank
+    Fenced, Unauthenticated, NotPermitted, RunClosed, RunFinished, RunFailed, PolicyMismatch,
+    DuplicateRank
   GenerationEnded: join again
     SessionLost, UnknownEpoch
   Timeout
     JoinTimeout, WaitTimeout, RequestTimeout, BarrierTimeout, IdTimeout
   Unreachable
-    ConnectionLost, ShuttingDown, Superseded
+    ConnectionLost, ShuttingDown, ServerBusy, Superseded
 """
 
 from typing import ClassVar
@@ -132,6 +133,12 @@ class ShuttingDown(Unreachable):
     code = ErrorCode.SHUTTING_DOWN
 
 
+class ServerBusy(Unreachable):
+    """The server has no room for another connection."""
+
+    code = ErrorCode.SERVER_BUSY
+
+
 class InternalServerError(RdzvError):
     """A fault of the server."""
 
@@ -139,9 +146,15 @@ class InternalServerError(RdzvError):
 
 
 class Unauthenticated(Final):
-    """A token is wrong, or one is demanded."""
+    """One side could not prove who it is."""
 
     code = ErrorCode.UNAUTHENTICATED
+
+
+class NotPermitted(Final):
+    """The token does not allow this."""
+
+    code = ErrorCode.NOT_PERMITTED
 
 
 class PolicyMismatch(Final):

@@ -60,6 +60,8 @@ class ErrorCode(enum.IntEnum):
     ID_TIMEOUT = 33
     ALREADY_USED = 34
     UNROUTABLE_ROOT = 35
+    SERVER_BUSY = 36
+    NOT_PERMITTED = 37
     CONNECTION_LOST = 101
     REQUEST_TIMEOUT = 102
 
@@ -184,9 +186,10 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
             _C.UNAUTHENTICATED,
             True,
             Retry.NO,
-            "The session token or the worker token is wrong, or the server demands "
-            "authentication that this client cannot give.",
-            "Check the token.",
+            "One side could not prove who it is: a token or certificate that is missing, wrong, "
+            "expired or not good for this run or node, or a server that does not know the token.",
+            "Give the client the server's token (--token-file, RDZV_TOKEN_FILE, "
+            "--rdzv-conf=token_file=FILE), and a certificate for its node id where TLS asks for one.",
             _CONNECTION,
         ),
         ErrorInfo(
@@ -384,6 +387,23 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
             "minter, or NCCL chose a loopback interface.",
             "Unset NCCL_COMM_ID; set NCCL_SOCKET_IFNAME on the minter to the right interface.",
             _STATE,
+        ),
+        ErrorInfo(
+            _C.SERVER_BUSY,
+            True,
+            Retry.LATER,
+            "The server has as many connections as its limit of open files allows.",
+            "Raise the limit of open files of rdzv-server (`ulimit -n`, LimitNOFILE); the client "
+            "library tries again by itself.",
+            _CONNECTION,
+        ),
+        ErrorInfo(
+            _C.NOT_PERMITTED,
+            True,
+            Retry.NO,
+            "The token does not allow this operation.",
+            "Use a token whose scope (read, join, admin) includes it.",
+            _CONNECTION,
         ),
         ErrorInfo(
             _C.CONNECTION_LOST,

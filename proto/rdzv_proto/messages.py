@@ -31,6 +31,8 @@ Count = Annotated[int, Meta(ge=0, le=limits.GENERATION_MAX)]
 Nodes = Annotated[int, Meta(ge=1, le=limits.MEMBERS_PER_RUN_MAX)]
 Incarnation = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Token = Annotated[bytes, Meta(min_length=16, max_length=64)]
+Proof = Annotated[bytes, Meta(min_length=32, max_length=32)]
+KeyId = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Ranks = Annotated[list[Count], Meta(max_length=limits.MEMBERS_PER_RUN_MAX)]
 RankCount = Annotated[int, Meta(ge=0, le=limits.RANKS_MAX)]
@@ -228,6 +230,23 @@ class HelloAdmin(Request, frozen=True, kw_only=True, omit_defaults=True):
     client: OptionalName = ""
 
 
+class Authenticate(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Answer to a challenge: proof that this client knows a token, which itself is never sent. The
+    transcript that is proved is described with `rdzv_proto.auth`."""
+
+    op = "authenticate"
+    answer = "welcome"
+    key: KeyId
+    """Which master token it is, or comes from."""
+    scope: Literal["read", "join", "admin"]
+    """What the token allows."""
+    run: OptionalName = ""
+    """The only run that the token is good for; empty: all."""
+    nonce: Proof
+    """Random; never the same twice."""
+    proof: Proof
+
+
 class Welcome(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """The session is open."""
 
@@ -245,8 +264,10 @@ class Welcome(Reply, frozen=True, kw_only=True, omit_defaults=True):
     lease_ms: Ms = 0
     """In force for this session. Heartbeats are due every third of it."""
     challenge: bytes = b""
-    """Empty: nothing more is asked. Otherwise the session opens only after an authentication that
-    this protocol version does not define yet."""
+    """Empty: the session is open. Otherwise nothing has happened yet, and the rest of this message
+    is empty: the session opens with `authenticate`."""
+    proof: Proof | None = None
+    """That the server knows the token as well; in the answer to `authenticate`."""
     observed_host: OptionalName = ""
     """The client's own address as the server sees it."""
     view: View | None = None
@@ -929,7 +950,7 @@ class Goodbye(Push, frozen=True, kw_only=True, omit_defaults=True):
 
 
 AnyRequest = (
-    HelloNode | HelloWorker | HelloAdmin | Heartbeat | Join | Finished | Leave | CloseRun
+    HelloNode | HelloWorker | HelloAdmin | Authenticate | Heartbeat | Join | Finished | Leave | CloseRun
     | KvSet | KvGet | KvWait | KvAdd | KvMultiGet | KvMultiSet | KvCheck | KvCas | KvAppend
     | KvDelete | KvCount | KvList | Barrier | NcclGet | NcclPut | NcclReady | NcclFail
     | MasterProbe | WorkersStarted | Status | ListRuns | Members | ShowGeneration

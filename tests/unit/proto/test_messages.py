@@ -12,6 +12,7 @@ from rdzv_proto.messages import (
     AnyPush,
     AnyReply,
     AnyRequest,
+    Authenticate,
     Fence,
     HelloAdmin,
     HelloNode,
@@ -116,6 +117,6 @@ def test_a_fence_is_shown_as_epoch_and_generation() -> None:
     assert str(Fence(1000, 3)) == "1000.3"
 
 
-def test_hellos_are_the_only_requests_that_open_a_session() -> None:
+def test_hellos_and_their_proof_are_the_only_requests_that_open_a_session() -> None:
     welcomed = {kind for kind in REQUESTS.values() if kind.answer == "welcome"}
-    assert welcomed == {HelloNode, HelloWorker, HelloAdmin}
+    assert welcomed == {HelloNode, HelloWorker, HelloAdmin, Authenticate}
