@@ -159,6 +159,27 @@ def parse(text: str) -> Token:
     return token
 
 
+def check_private(mode: int, what: str, path: str) -> None:
+    """That nobody but its owner can change a secret's file, and nobody else but its group can read it:
+    that is how containers hand secrets to a user of their own.
+
+    Args:
+        mode: from `fstat`.
+        what: for texts.
+        path: for texts.
+
+    Raises:
+        ValueError
+    """
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{what}: that is no ordinary file")
+    if mode & (stat.S_IRWXO | stat.S_IWGRP):
+        raise ValueError(
+            f"{what}: others can read or change it (mode {stat.S_IMODE(mode):04o}); "
+            f"`chmod 600 {path}`"
+        )
+
+
 def read(content: bytes, mode: int, path: str) -> list[Token]:
     """The tokens of a file: one a line; empty lines and those that begin with # are passed over.
 
@@ -170,14 +191,7 @@ def read(content: bytes, mode: int, path: str) -> list[Token]:
     Raises:
         ValueError: others may read or change the file, or it holds no token, a damaged one, or too many.
     """
-    # The group may read it: that is how containers hand secrets to a user of their own.
-    if not stat.S_ISREG(mode) or mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise ValueError(
-            f"token file {path}: others can read or change it (mode {stat.S_IMODE(mode):04o}); "
-            f"`chmod 600 {path}`"
-            if stat.S_ISREG(mode)
-            else f"token file {path}: that is no ordinary file"
-        )
+    check_private(mode, f"token file {path}", path)
     if len(content) > FILE_BYTES_MAX:
         raise ValueError(f"token file {path}: longer than {FILE_BYTES_MAX} bytes")
     tokens = []

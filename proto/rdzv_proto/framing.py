@@ -6,7 +6,7 @@ checked before anything is buffered, and input may come in pieces of any size.
 """
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from rdzv_proto import PROTOCOL_VERSION
 
@@ -105,9 +105,9 @@ class FrameBuffer:
         whole = int.from_bytes(data[:LENGTH_BYTES], "big") == body_bytes
         return data[LENGTH_BYTES:] if whole else None
 
-    def split(self, data: bytes) -> Iterator[bytes]:
+    def split(self, data: bytes) -> Generator[bytes, None, None]:
         """Add received bytes and hand out all bodies that are complete: `feed` and `pop`, without a
-        copy where whole frames came.
+        copy where whole frames came. What was not taken when it is closed is kept.
 
         Raises:
             FrameTooLargeError: as `pop`.
@@ -118,17 +118,19 @@ class FrameBuffer:
                 yield body
             return
         start, end = 0, len(data)
-        while end - start >= LENGTH_BYTES:
-            at = start + LENGTH_BYTES
-            frame_bytes = int.from_bytes(data[start:at], "big")
-            if frame_bytes > self.frame_bytes_max:
-                raise FrameTooLargeError(frame_bytes, self.frame_bytes_max)
-            if at + frame_bytes > end:
-                break
-            start = at + frame_bytes
-            yield data[at:start]
-        if start < end:
-            self.feed(data[start:])
+        try:
+            while end - start >= LENGTH_BYTES:
+                at = start + LENGTH_BYTES
+                frame_bytes = int.from_bytes(data[start:at], "big")
+                if frame_bytes > self.frame_bytes_max:
+                    raise FrameTooLargeError(frame_bytes, self.frame_bytes_max)
+                if at + frame_bytes > end:
+                    break
+                start = at + frame_bytes
+                yield data[at:start]
+        finally:
+            if start < end:
+                self.feed(data[start:])
 
     def pop(self) -> bytes | None:
         """The next complete body, or None until more bytes come.

@@ -759,6 +759,9 @@ class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     connections: Count = 0
     sessions: Count = 0
     runs: Count = 0
+    """Those that the one who asks may see."""
+    denied: Count = 0
+    """Attempts to get in with a wrong token, proof or certificate."""
 
 
 class ListRuns(Request, frozen=True, kw_only=True, omit_defaults=True):

@@ -56,6 +56,36 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     help="Port to listen on; 0 takes a free one and prints it in the READY line.",
 )
 @_option(
+    "--token-file",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Let in only who knows a token of this file; `rdzv token new > FILE` makes one. Several "
+    "lines: each is valid. Read again on SIGHUP, and when it changes.",
+)
+@_option(
+    "--tls-cert",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Speak TLS 1.3 only, with this certificate chain (PEM). Read again as the token file is.",
+)
+@_option(
+    "--tls-key",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Its private key, unless that is in the same file.",
+)
+@_option(
+    "--tls-client-ca",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Clients must have a certificate of one of these authorities, for their node id or the host "
+    "name that it is made of.",
+)
+@_option(
     "--insecure-no-auth",
     is_flag=True,
     help="Allow --host beyond loopback although nobody has to prove who they are.",
@@ -73,7 +103,7 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     is_flag=True,
     help="Serve plain TCPStore clients (MASTER_ADDR, --rdzv-backend=c10d) at the main port too, all "
     "in one store, which is emptied when its last client leaves. That protocol cannot authenticate "
-    "anybody.",
+    "anybody, so it is refused together with --token-file.",
 )
 @_option(
     "--reconnect-grace",
@@ -134,24 +164,26 @@ def command(**options: Any) -> None:
     try:
         config.settings()
         config.store_port_range()
+        config.check_access()
     except ValueError as error:
         _fail(str(error))
     try:
         from rdzv_server.shell.listen import ListenError, is_loopback
-        from rdzv_server.shell.main import serve
+        from rdzv_server.shell.main import AccessError, serve
     except ModuleNotFoundError as error:
         if error.name != "structlog":
             raise
         _fail('needs the server extra: pip install "rdzv[server]"', sep=" ")
     try:
-        if not config.insecure_no_auth and not is_loopback(config.host):
+        guarded = config.token_file or config.insecure_no_auth
+        if not guarded and not is_loopback(config.host):
             _fail(
                 f"refusing to listen on {config.host}: without authentication whoever reaches "
-                "the port can join and end runs. Listen on a loopback address, or add "
-                "--insecure-no-auth on a network that you trust."
+                "the port can join and end runs. Give --token-file FILE (`rdzv token new > FILE` "
+                "makes one), or --insecure-no-auth on a network that you trust."
             )
         sys.exit(serve(config))
-    except ListenError as error:
+    except (ListenError, AccessError) as error:
         _fail(str(error))
     except ImportError:
         _fail('--loop uvloop: uvloop is not installed: pip install "rdzv[server]"')

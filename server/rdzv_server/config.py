@@ -14,6 +14,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     host: str = "127.0.0.1"
     port: int = PORT_DEFAULT
+    token_file: str = ""
+    """Empty: nobody has to prove anything."""
+    tls_cert: str = ""
+    """Empty: no TLS."""
+    tls_key: str = ""
+    """Empty: it is in the file of the certificate."""
+    tls_client_ca: str = ""
+    """Empty: clients need no certificate."""
     insecure_no_auth: bool = False
     store_ports: str = ""
     """`LOW-HIGH`, or empty: any free ports."""
@@ -24,6 +32,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     loop: Literal["auto", "uvloop", "asyncio"] = "auto"
+
+    def check_access(self) -> None:
+        """Settings of who may come in that contradict each other.
+
+        Raises:
+            ValueError
+        """
+        if self.token_file and self.insecure_no_auth:
+            raise ValueError(
+                "--token-file and --insecure-no-auth contradict each other: with a token file every "
+                "client must prove that it knows a token"
+            )
+        if self.token_file and self.tcpstore:
+            raise ValueError(
+                "--tcpstore goes not together with --token-file: torch's TCPStore protocol cannot "
+                "authenticate anybody, so whoever reaches the port would get past the token. Jobs "
+                "that use --rdzv-backend=rdzv need no --tcpstore"
+            )
+        if self.tls_cert and self.tcpstore:
+            raise ValueError(
+                "--tcpstore goes not together with --tls-cert: TCPStore clients speak no TLS"
+            )
+        if not self.tls_cert and (self.tls_key or self.tls_client_ca):
+            raise ValueError("--tls-key and --tls-client-ca need --tls-cert")
 
     def store_port_range(self) -> tuple[int, int]:
         """Ports for workers' stores, both ends included; (0, 0) for any free port.
@@ -52,4 +84,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             reconnect_grace_s=self.reconnect_grace_s,
             scale_up_delay_s=self.scale_up_delay_s,
             run_keep_s=self.run_keep_s,
+            guarded=bool(self.token_file),
         )

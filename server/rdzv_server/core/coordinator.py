@@ -32,13 +32,16 @@ from rdzv_server.core import (
     inside,
     membership,
     replies,
+    rights,
     sessions,
     status,
 )
 from rdzv_server.core.events import (
     Broadcast,
+    Denied,
     Effect,
     Event,
+    Identified,
     ListenerFailed,
     ListenerOpened,
     Lost,
@@ -96,6 +99,12 @@ class Coordinator:
         match event:
             case Opened():
                 self._opened(event)
+            case Identified(conn, grant, names):
+                connection = self.tables.connections.get(conn)
+                if connection is not None:
+                    connection.grant, connection.names = grant, names
+            case Denied():
+                self.tables.denied += 1
             case Received(conn, request_id, message):
                 reply = self.request(conn, request_id, message)
                 if reply is not None:
@@ -104,16 +113,8 @@ class Coordinator:
                 connection = self.tables.connections.get(event.conn)
                 if connection is not None:
                     sessions.connection_lost(self.tables, connection, event.reason)
-            case StoreReceived():
-                store_clients.received(self.tables, event)
-            case StoreOpened():
-                store_clients.opened(self.tables, event)
-            case StoreLost():
-                store_clients.lost(self.tables, event)
-            case ListenerOpened():
-                stores.listener_opened(self.tables, event)
-            case ListenerFailed():
-                stores.listener_failed(self.tables, event)
+            case _:
+                self._of_stores(event)
         return self._leave()
 
     def begin(self, now: float) -> None:
@@ -143,6 +144,7 @@ class Coordinator:
             reply = self._reply(connection, request_id, message)
         except Refused as refused:
             reply = refused.reply()
+            tables.denied += refused.code is ErrorCode.UNAUTHENTICATED
         if reply is None:
             return None
         session = connection.session
@@ -157,6 +159,17 @@ class Coordinator:
         """What came of the requests since the last call, their runs brought to rest."""
         tables = self.tables
         return self._leave() if tables.effects or tables.dirty else []
+
+    def run_of(self, conn: int) -> str:
+        """Which run a connection belongs to; empty for an admin."""
+        connection = self.tables.connections.get(conn)
+        session = None if connection is None else connection.session
+        return "" if session is None else session.run_id
+
+    def store_greeted(self, conn: int) -> bool:
+        """A TCPStore client has said its hello."""
+        client = self.tables.store_clients.get(conn)
+        return client is not None and client.parser.greeted
 
     def quiet_until(self, at: float) -> bool:
         """True if `next_deadline` is certainly not before a time, in monotonic seconds."""
@@ -192,6 +205,21 @@ class Coordinator:
         return self._leave()
 
     # --- one step ---------------------------------------------------------------------------
+
+    def _of_stores(
+        self, event: StoreReceived | StoreOpened | StoreLost | ListenerOpened | ListenerFailed
+    ) -> None:
+        match event:
+            case StoreReceived():
+                store_clients.received(self.tables, event)
+            case StoreOpened():
+                store_clients.opened(self.tables, event)
+            case StoreLost():
+                store_clients.lost(self.tables, event)
+            case ListenerOpened():
+                stores.listener_opened(self.tables, event)
+            case ListenerFailed():
+                stores.listener_failed(self.tables, event)
 
     def _enter(self, now: float) -> None:
         tables = self.tables
@@ -281,11 +309,11 @@ class Coordinator:
             case HelloAdmin():
                 return sessions.hello_admin(tables, connection, message)
             case Status():
-                return status.server_status(tables)
+                return status.server_status(tables, connection.grant)
             case ListRuns():
-                return status.list_runs(tables, message)
+                return status.list_runs(tables, connection.grant, message)
             case ShowGeneration():
-                return inside.show(tables, message)
+                return inside.show(tables, connection.grant, message)
             case Heartbeat() | Members() | CloseRun() if connection.session is None:
                 return self._admin_reply(connection, message)
             case _:
@@ -301,10 +329,13 @@ class Coordinator:
             case Heartbeat():
                 return Alive()
             case Members():
-                return status.members(self.tables, message)
+                return status.members(self.tables, connection.grant, message)
             case CloseRun():
+                rights.check_admin(connection, message)
                 who = f"an operator at {connection.peer_host}"
-                return membership.close_run(self.tables, message.run, who, message)
+                return membership.close_run(
+                    self.tables, connection.grant, message.run, who, message
+                )
 
     def _session_reply(
         self, session: Session, request_id: int, message: AnyRequest, handler: dispatch.Handler
@@ -329,11 +360,11 @@ class Coordinator:
                 return Alive()
             case Members():
                 _check_own_run(session, message.run)
-                return status.members(tables, message)
+                return status.members(tables, session.grant, message)
             case CloseRun():
                 _check_own_run(session, message.run)
                 who = f"node {session.node_id}"
-                return membership.close_run(tables, session.run_id, who, message)
+                return membership.close_run(tables, session.grant, session.run_id, who, message)
             case Join():
                 return membership.join(tables, session, request_id, message)
             case Finished():

@@ -6,6 +6,7 @@ The shell turns bytes into events and executes effects in the order given. It ne
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rdzv_proto.auth import Grant
 from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Goodbye
 
 
@@ -19,6 +20,23 @@ class Opened:
     """Address of the other end."""
     local_host: str = ""
     """The server's own address on this connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """The other end of a connection proved who it is, before its hello is told. Without this event it
+    may do everything."""
+
+    conn: int
+    grant: Grant
+    """What its token allows."""
+    names: tuple[str, ...] | None = None
+    """Whom its certificate is for; none: it was not asked for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Somebody could not prove who he is, and was turned away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +100,7 @@ class StoreLost:
 
 
 Event = (
-    Opened | Received | Lost
+    Opened | Identified | Denied | Received | Lost
     | ListenerOpened | ListenerFailed | StoreOpened | StoreReceived | StoreLost
 )  # fmt: skip
 

@@ -4,6 +4,7 @@
 the one quorum decision (`quorum.decide`) and acts on the answer.
 """
 
+from rdzv_proto.auth import ALL_RUNS
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Notice, Policy
 from rdzv_server.core import (
@@ -142,7 +143,8 @@ def _timeout_text(tables: Tables, run: Run, obstacle: str) -> str:
     if run.generation is not None and run.generation.ended is not None and run.formed:
         text += f" The last generation ended: {run.generation.ended.reason}."
     others = [r for r in tables.runs.values() if r is not run and r.joins and r.live is None]
-    if others:
+    # Everybody who waits gets this text: only if all of them may know of other runs.
+    if others and all(m.session.grant.run == ALL_RUNS for m in run.joins.values()):
         named = ", ".join(
             f"{r.id!r} ({words.nodes(len(r.joins))})" for r in others[:RUNS_NAMED_MAX]
         )

@@ -1,11 +1,10 @@
 """What goes on inside a run's generation, for tools: barriers, keys and what else its members share."""
 
-from rdzv_proto.errors import ErrorCode
+from rdzv_proto.auth import Grant
 from rdzv_proto.messages import BarrierStatus, GenerationStatus, ShowGeneration
-from rdzv_server.core import barriers, probes
+from rdzv_server.core import barriers, probes, rights
 from rdzv_server.core.model import Generation, Run
 from rdzv_server.core.nccl import ends as nccl_ends
-from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore import status as store_status
@@ -14,15 +13,13 @@ BARRIERS_SHOWN_MAX = 64
 """Open rounds in one answer, those that have waited longest first."""
 
 
-def show(tables: Tables, ask: ShowGeneration) -> GenerationStatus:
+def show(tables: Tables, grant: Grant, ask: ShowGeneration) -> GenerationStatus:
     """What goes on inside the run's generation (the live one, or the last one).
 
     Raises:
         Refused: UNKNOWN_RUN.
     """
-    run = tables.runs.get(ask.run)
-    if run is None:
-        raise Refused(ErrorCode.UNKNOWN_RUN, f"there is no run {ask.run!r} on this server")
+    run = rights.run_seen(tables, grant, ask.run)
     generation = run.generation
     reply = GenerationStatus(
         barriers=_barriers(tables, run),

@@ -5,6 +5,7 @@ when a generation forms.
 """
 
 from rdzv_proto import limits
+from rdzv_proto.auth import Grant
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     CloseRun,
@@ -17,7 +18,7 @@ from rdzv_proto.messages import (
     Notice,
     Policy,
 )
-from rdzv_server.core import generations, keys, roster, words
+from rdzv_server.core import generations, keys, rights, roster, words
 from rdzv_server.core.model import Member, PendingJoin, Phase, Run, Session
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
@@ -106,15 +107,13 @@ def leave(tables: Tables, session: Session, ask: Leave) -> Done:
     return Done()
 
 
-def close_run(tables: Tables, run_id: str, who: str, ask: CloseRun) -> Done:
+def close_run(tables: Tables, grant: Grant, run_id: str, who: str, ask: CloseRun) -> Done:
     """End the run for everybody; it refuses joins for its keep time.
 
     Raises:
         Refused: UNKNOWN_RUN.
     """
-    run = tables.runs.get(run_id)
-    if run is None:
-        raise Refused(ErrorCode.UNKNOWN_RUN, f"there is no run {run_id!r}")
+    run = rights.run_seen(tables, grant, run_id)
     if run.phase is Phase.CLOSED:
         return Done()
     reason = f"run {run.id!r} was closed by {who}" + (f": {ask.detail}" if ask.detail else "")

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from rdzv_proto import limits
+from rdzv_proto.auth import EVERYTHING, Grant
 from rdzv_proto.messages import (
     Address,
     AnyReply,
@@ -48,6 +49,10 @@ class Connection:
     role: Role | None = None
     """None until its hello."""
     session: "Session | None" = None
+    grant: Grant = EVERYTHING
+    """What it may do."""
+    names: tuple[str, ...] | None = None
+    """Whom its certificate is for; none: it was not asked for one."""
 
 
 @dataclass(slots=True)
@@ -60,7 +65,6 @@ class Session:
     node_id: str
     name: str
     incarnation: bytes
-    token: bytes
     lease_s: float
     opened_at: float
     client: str = ""
@@ -69,6 +73,7 @@ class Session:
     heard_at: float = 0.0
     peer_host: str = ""
     local_host: str = ""
+    grant: Grant = EVERYTHING
     """Of the last connection."""
     dropped_at: float | None = None
     """Since when there is no connection: the session is under suspicion."""

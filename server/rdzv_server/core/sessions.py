@@ -12,7 +12,7 @@ import hmac
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import HelloAdmin, HelloNode, HelloWorker, Resume, Welcome
-from rdzv_server.core import generations, waits, words
+from rdzv_server.core import generations, rights, waits, words
 from rdzv_server.core.model import Connection, Role, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.roster import recount
@@ -33,8 +33,10 @@ def hello_node(tables: Tables, connection: Connection, hello: HelloNode) -> Welc
     """Open or resume a node's session.
 
     Raises:
-        Refused: FENCED, UNKNOWN_EPOCH, UNAUTHENTICATED, SESSION_LOST, SUPERSEDED, LIMIT_EXCEEDED.
+        Refused: FENCED, UNKNOWN_EPOCH, UNAUTHENTICATED, NOT_PERMITTED, SESSION_LOST, SUPERSEDED,
+            LIMIT_EXCEEDED.
     """
+    rights.check_hello(connection, hello)
     key = (hello.run, hello.node_id)
     if (*key, hello.incarnation) in tables.superseded:
         raise Refused(
@@ -63,8 +65,9 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
     """Attach a training process to its agent's node and generation.
 
     Raises:
-        Refused: UNAUTHENTICATED, STALE_GENERATION, UNKNOWN_RUN, and those of a resume.
+        Refused: UNAUTHENTICATED, NOT_PERMITTED, STALE_GENERATION, UNKNOWN_RUN, and those of a resume.
     """
+    rights.check_hello(connection, hello)
     expected = tables.worker_token(hello.run, hello.node_id, hello.fence)
     if not hmac.compare_digest(expected, hello.worker_token):
         if hello.fence.epoch != tables.identity.epoch:
@@ -211,7 +214,6 @@ def _open(
         node_id=node_id,
         name=node_id,
         incarnation=hello.incarnation,
-        token=tables.session_token(tables.session_last, run_id, node_id),
         lease_s=min(max(hello.lease_ms / 1000, settings.lease_s_min), settings.lease_s_max),
         opened_at=tables.t,
         client=hello.client,
@@ -236,6 +238,7 @@ def _attach(tables: Tables, session: Session, connection: Connection, attempt: i
     session.connection = connection
     connection.session, connection.role = session, session.role
     session.peer_host, session.local_host = connection.peer_host, connection.local_host
+    session.grant = connection.grant
     tables.deadlines.cancel(("hello", connection.id, 0))
     was_suspect_since, session.dropped_at = session.dropped_at, None
     session.lease_decides = False
@@ -257,7 +260,7 @@ def _welcome(tables: Tables, session: Session, resumed: bool) -> Welcome:
         instance=tables.identity.instance,
         epoch=tables.identity.epoch,
         session=session.id,
-        token=session.token,
+        token=tables.session_token(session.id, session.run_id, session.node_id),
         resumed=resumed,
         lease_ms=round(session.lease_s * 1000),
         observed_host=session.peer_host,
@@ -270,13 +273,15 @@ def _proven(tables: Tables, resume: Resume) -> Session:
     if resume.epoch != tables.identity.epoch:
         raise _unknown_epoch(tables, resume.epoch)
     session = tables.sessions.get(resume.session)
-    token = session.token if session is not None else tables.fenced.get(resume.session)
-    if token is None:
+    of = tables.fenced.get(resume.session)
+    if session is not None:
+        of = session.run_id, session.node_id
+    if of is None:
         raise Refused(
             ErrorCode.SESSION_LOST,
             f"session {resume.session} is over: this node was lost while it was away",
         )
-    if not hmac.compare_digest(token, resume.token):
+    if not hmac.compare_digest(tables.session_token(resume.session, *of), resume.token):
         raise Refused(ErrorCode.UNAUTHENTICATED, "the session token is wrong")
     if session is None:
         raise Refused(ErrorCode.FENCED, "a newer process has taken over this node id")

@@ -21,6 +21,9 @@ class Settings:
     """From the first byte to a good hello. A scan or a dead peer must not hold a descriptor."""
     admin_idle_s: float = 60.0
     """An admin connection without requests is closed after this long."""
+    guarded: bool = False
+    """A token is in force. TCPStore clients cannot have one, so only addresses of the generation's nodes
+    may connect to its workers' store."""
     lease_s_min: float = 0.2
     """Below this a lease is shorter than two ticks and an ordinary hiccup costs a restart."""
     lease_s_max: float = 3600.0

@@ -1,7 +1,7 @@
 """What tools see of the server: its health, the runs, the members. Read-only and paged."""
 
 from rdzv_proto import PROTOCOL_VERSION, limits
-from rdzv_proto.errors import ErrorCode
+from rdzv_proto.auth import Grant
 from rdzv_proto.messages import (
     Address,
     ListRuns,
@@ -12,14 +12,13 @@ from rdzv_proto.messages import (
     RunStatus,
     ServerStatus,
 )
-from rdzv_server.core import words
+from rdzv_server.core import rights, words
 from rdzv_server.core.model import Generation, Member, Run
-from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.views import missing_names
 
 
-def server_status(tables: Tables) -> ServerStatus:
+def server_status(tables: Tables, grant: Grant) -> ServerStatus:
     """How the server is."""
     started = tables.t if tables.started_at is None else tables.started_at
     return ServerStatus(
@@ -33,22 +32,20 @@ def server_status(tables: Tables) -> ServerStatus:
         stalled_ms=_ms(tables.clock.stalled_s),
         connections=len(tables.connections),
         sessions=len(tables.sessions),
-        runs=len(tables.runs),
+        runs=sum(grant.covers(name) for name in tables.runs),
+        denied=tables.denied,
     )
 
 
-def list_runs(tables: Tables, ask: ListRuns) -> Runs:
-    """One page of the runs.
+def list_runs(tables: Tables, grant: Grant, ask: ListRuns) -> Runs:
+    """One page of the runs that somebody may see.
 
     Raises:
         Refused: UNKNOWN_RUN if one run was asked for that is not there.
     """
     if ask.only:
-        run = tables.runs.get(ask.only)
-        if run is None:
-            raise Refused(ErrorCode.UNKNOWN_RUN, f"there is no run {ask.only!r} on this server")
-        return Runs(runs=[_run_status(tables, run)])
-    names = sorted(name for name in tables.runs if name > ask.after)
+        return Runs(runs=[_run_status(tables, rights.run_seen(tables, grant, ask.only))])
+    names = sorted(name for name in tables.runs if name > ask.after and grant.covers(name))
     page = names[: limits.RUNS_PER_PAGE_MAX]
     return Runs(
         runs=[_run_status(tables, tables.runs[name]) for name in page],
@@ -56,15 +53,13 @@ def list_runs(tables: Tables, ask: ListRuns) -> Runs:
     )
 
 
-def members(tables: Tables, ask: Members) -> MemberPage:
+def members(tables: Tables, grant: Grant, ask: Members) -> MemberPage:
     """One page of the members: participants of the live generation by rank, then by arrival.
 
     Raises:
         Refused: UNKNOWN_RUN.
     """
-    run = tables.runs.get(ask.run)
-    if run is None:
-        raise Refused(ErrorCode.UNKNOWN_RUN, f"there is no run {ask.run!r} on this server")
+    run = rights.run_seen(tables, grant, ask.run)
     live = run.live
     rank_of = live.rank_of if live is not None else {}
     rows = sorted(

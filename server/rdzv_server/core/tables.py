@@ -49,8 +49,8 @@ class Tables:
         self.nodes: dict[tuple[str, str], Session] = {}
         """The one live session of each (run, node) (S5)."""
         self.workers: dict[tuple[str, str, bytes], Session] = {}
-        self.fenced: OrderedDict[int, bytes] = OrderedDict()
-        """Superseded session ids with their tokens."""
+        self.fenced: OrderedDict[int, tuple[str, str]] = OrderedDict()
+        """Superseded session ids with their run and node."""
         self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
         """(run, node, incarnation) that may never come back."""
         self.runs: dict[str, Run] = {}
@@ -70,6 +70,8 @@ class Tables:
         self.dirty: dict[str, None] = {}
         self.effects: list[Effect] = []
         self.shutting_down = False
+        self.denied = 0
+        """Attempts to get in with a wrong token, proof or certificate."""
 
     # --- outbox -----------------------------------------------------------------------------
 
@@ -145,7 +147,8 @@ class Tables:
     # --- tokens -----------------------------------------------------------------------------
 
     def session_token(self, session_id: int, run_id: str, node_id: str) -> bytes:
-        """128 bits that only the server can make; proves a session on resume."""
+        """128 bits that only the server can make; proves a session on resume. Made anew each time, so
+        that no list of them is kept anywhere."""
         return self._mac(f"session\0{session_id}\0{run_id}\0{node_id}")[:16]
 
     def worker_token(self, run_id: str, node_id: str, fence: Fence) -> bytes:
@@ -232,7 +235,7 @@ class Tables:
 
     def remember_fenced(self, session: Session) -> None:
         """A superseded process may never act again, nor come back under its old incarnation."""
-        self.fenced[session.id] = session.token
+        self.fenced[session.id] = (session.run_id, session.node_id)
         self.superseded[(session.run_id, session.node_id, session.incarnation)] = None
         while len(self.fenced) > FENCED_KEPT_MAX:
             self.fenced.popitem(last=False)

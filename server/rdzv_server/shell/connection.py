@@ -1,45 +1,55 @@
 """One TCP connection: bytes to requests, messages to bytes.
 
 All frames of one read go to the core before anything is written, and each connection is written to
-once per batch. Rubbish is answered here, so that the core only ever sees typed messages.
+once per batch. Rubbish is answered here, and a hello waits here for its proof, so that the core only
+ever sees typed messages of those who may come in.
 """
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from rdzv_proto import PROTOCOL_VERSION, codec, limits
+from rdzv_proto.auth import EVERYTHING
 from rdzv_proto.errors import ERRORS, ErrorCode
 from rdzv_proto.framing import (
     MAGIC,
     PREAMBLE_BYTES,
-    FrameBuffer,
     FrameTooLargeError,
     Opening,
     sniff,
 )
-from rdzv_proto.messages import Error, Goodbye
+from rdzv_proto.messages import (
+    AnyRequest,
+    Authenticate,
+    Error,
+    Goodbye,
+    HelloAdmin,
+    HelloNode,
+    HelloWorker,
+    Welcome,
+)
 from rdzv_server.core.tcpstore.model import SHARED
-from rdzv_server.shell.addresses import host_of, shown
+from rdzv_server.shell import tls
+from rdzv_server.shell.framed import Framed
+from rdzv_server.shell.gate import Challenge
+from rdzv_server.shell.turns import Budget
 
 if TYPE_CHECKING:
     from rdzv_server.shell.server import Server
-
-WRITE_BYTES_MAX = limits.FRAME_BYTES_MAX_CLIENT + (1 << 20)
-"""Unsent bytes of one connection: the largest frame it may be sent, and room for pushes beside it. A
-reader that falls behind further is cut, so that it cannot hold memory."""
-
-CLOSE_S = 1.0
-"""Time for a goodbye to drain; then the connection is cut. `close()` alone waits for ever on a peer
-that has vanished."""
 
 _NO_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"This is the rdzv rendezvous port; it does not speak HTTP.\n"
 )
 
+UNACKNOWLEDGED_MS_MIN = 5_000
+"""However short the lease: a few packets lost in a row are no cut link."""
 
-class Connection(asyncio.Protocol):
+_LINUX_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
+
+
+class Connection(Framed):
     """The server's end of one connection.
 
     Args:
@@ -47,62 +57,39 @@ class Connection(asyncio.Protocol):
         conn: its number, never reused.
     """
 
+    # The largest frame it may be sent, and room for pushes beside it.
+    write_bytes_max = limits.FRAME_BYTES_MAX_CLIENT + (1 << 20)
+
     def __init__(self, server: "Server", conn: int) -> None:
-        self._server = server
-        self.conn = conn
-        self.peer = self.peer_host = self.local_host = ""
-        self._transport: asyncio.Transport | None = None
+        super().__init__(server, conn)
+        self.greeted = False
+        """Its hello was accepted."""
         self._opening = b""
         self._open = False
-        self._closing = False
-        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_HELLO)
-        self._out: list[bytes] = []
-        self._reading = False
-        """What is sent now leaves when the present input is through."""
+        self._challenge: Challenge | None = None
+        self._proof: bytes | None = None
+        """The server's, for the welcome that comes next."""
 
     # --- from the loop ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer connected; nothing is told to the core before its preamble is good."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.peer_host = host_of(transport.get_extra_info("peername"))
-        self.local_host = host_of(transport.get_extra_info("sockname"))
-        self.peer = shown(transport.get_extra_info("peername"))
+        super().connection_made(transport)
         self._server.connected(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self._closing:
+        if self._deaf:
             return
         if not self._open:
             data = self._greet(data)
             if not self._open:
                 return
-        self._server.begin()
-        self._reading = True
-        try:
-            if (one := self._frames.single(data)) is not None:
-                self._take(one)
-            else:
-                bodies = self._frames.split(data)
-                while not self._closing and (body := next(bodies, None)) is not None:
-                    self._take(body)
-        except FrameTooLargeError as error:
-            self._server.refused(self, "frame_too_large", str(error))
-            self.goodbye(Goodbye(code=ErrorCode.FRAME_TOO_LARGE, message=str(error)))
-            self._server.lost(self, str(error))
-        self._reading = False
-        if self._out:
-            self.flush()
-        self._server.flush_others()
+        self.work(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End of stream, reset, or cut by us."""
-        self._closing = True
-        self._transport = None
+        self._gone()
         self._server.disconnected(self, "connection closed" if exc is None else str(exc))
 
     def expect_preamble(self) -> None:
@@ -114,30 +101,41 @@ class Connection(asyncio.Protocol):
 
     # --- from the server ----------------------------------------------------------------------
 
-    def send(self, frame: bytes) -> None:
-        """Queue a frame; it leaves with `flush`."""
-        if not self._closing:
-            if not self._out and not self._reading:
-                self._server.to_flush(self)
-            self._out.append(frame)
+    def welcome(self, welcome: Welcome, run: str) -> Welcome:
+        """The hello was accepted: larger frames are fine from now on.
 
-    def welcome(self) -> None:
-        """The hello was accepted: larger frames are fine from now on."""
+        Args:
+            welcome: from the core.
+            run: whose share of the server's time its requests use; empty for an admin.
+
+        Returns:
+            What to send.
+        """
+        self.greeted = True
         self._frames.frame_bytes_max = limits.FRAME_BYTES_MAX
+        self._budget = Budget(self._server.now())
+        if run:
+            self._share = self._server.turns.share(run)
+        self._end_unacknowledged(welcome.lease_ms)
+        if self._proof is None:
+            return welcome
+        fields: dict[str, Any] = {f: getattr(welcome, f) for f in welcome.__struct_fields__}
+        proof, self._proof = self._proof, None
+        return Welcome(**fields | {"proof": proof})
 
-    def flush(self) -> None:
-        """Write what was queued, in one call."""
-        transport = self._transport
-        if transport is None or not self._out:
-            self._out.clear()
-            return
-        transport.write(self._out[0] if len(self._out) == 1 else b"".join(self._out))
-        self._out.clear()
-        if transport.get_write_buffer_size() > WRITE_BYTES_MAX:
-            self._server.refused(
-                self, "slow_reader", f"more than {WRITE_BYTES_MAX} bytes are not read"
-            )
-            self.abort()
+    def deny(self, request_id: int, error: Error) -> None:
+        """Somebody may not come in. He learns it after a while, and until then nothing is read."""
+        self._server.refused(self, "auth_failed", error.message)
+        self._deaf = True
+        self._server.laggards.whole(self)
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+        def say() -> None:
+            self.send(codec.encode(request_id, error))
+            self.finish()
+
+        self._server.later(self._server.delay_of_refusal_s(self), say)
 
     def goodbye(self, goodbye: Goodbye | None) -> None:
         """Say why, if there is a why, and close."""
@@ -147,25 +145,15 @@ class Connection(asyncio.Protocol):
         self.send(codec.encode(0, goodbye))
         self.finish()
 
-    def finish(self, last_words: bytes = b"") -> None:
-        """Send what is queued, then close; cut if that takes too long."""
-        transport = self._transport
-        if last_words:
-            self._out.append(last_words)
-        self.flush()
-        self._closing = True
-        if transport is not None:
-            transport.close()
-            self._server.later(CLOSE_S, self.abort)
-
-    def abort(self) -> None:
-        """Cut the connection now."""
-        self._closing = True
-        self._out.clear()
-        if self._transport is not None:
-            self._transport.abort()
-
     # --- inside -------------------------------------------------------------------------------
+
+    def _end_unacknowledged(self, lease_ms: int) -> None:
+        """What is sent and not acknowledged for the lease ends the connection: a link that only
+        works the other way would keep it for a quarter of an hour."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is not None and _LINUX_USER_TIMEOUT is not None:
+            limit_ms = max(lease_ms, UNACKNOWLEDGED_MS_MIN)
+            sock.setsockopt(socket.IPPROTO_TCP, _LINUX_USER_TIMEOUT, limit_ms)
 
     def _greet(self, data: bytes) -> bytes:
         """Take bytes until the preamble is complete; returns what follows it."""
@@ -209,14 +197,21 @@ class Connection(asyncio.Protocol):
         transport, data = self._transport, self._opening
         if transport is None:
             return
-        self._closing, self._transport, self._opening = True, None, b""
-        self._server.handed_over(self)
-        store = self._server.store_protocol(SHARED)
+        self._closing = self._deaf = True
+        self._transport, self._opening = None, b""
+        store = self._server.stores.protocol(SHARED)
+        self._server.handed_over(self, store)
         transport.set_protocol(store)
         store.connection_made(transport)
         store.data_received(data)
 
-    def _take(self, body: bytes) -> None:
+    def too_large(self, error: FrameTooLargeError) -> None:
+        """A length that exceeds the limit: nothing behind it can be read."""
+        self._server.refused(self, "frame_too_large", str(error))
+        self.goodbye(Goodbye(code=ErrorCode.FRAME_TOO_LARGE, message=str(error)))
+        self._server.lost(self, str(error))
+
+    def take(self, body: bytes) -> None:
         """Decode one frame and hand it on; answer it here if it is none."""
         try:
             request_id, message = codec.decode_request(body)
@@ -231,6 +226,37 @@ class Connection(asyncio.Protocol):
                 f"{limits.FRAME_BYTES_MAX_CONTROL} bytes for requests without values",
             )
             return
+        if not self.greeted:
+            self._before_welcome(request_id, message, body)
+        else:
+            self._server.received(self, request_id, message)
+
+    def _before_welcome(self, request_id: int, message: AnyRequest, body: bytes) -> None:
+        """A hello goes on to the core when its sender has proved who he is, if he has to."""
+        gate = self._server.gate
+        ssl_object = (
+            None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        )
+        if isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+            if gate is not None:
+                self._challenge = gate.challenge(message, body)
+                challenge = Welcome(
+                    server="rdzv", instance="", epoch=0, challenge=self._challenge.nonce
+                )
+                self.send(codec.encode(request_id, challenge))
+                return
+            if (names := tls.peer_names(ssl_object)) is not None:
+                self._server.identified(self, EVERYTHING, names)
+        elif isinstance(message, Authenticate) and gate is not None and self._challenge is not None:
+            asked, self._challenge = self._challenge, None
+            passed = gate.check(asked, message, tls.own_digest(ssl_object))
+            if passed is None:
+                self._server.denied()
+                self.deny(request_id, _wrong_proof(message))
+                return
+            self._proof = passed.proof
+            self._server.identified(self, passed.grant, tls.peer_names(ssl_object))
+            message = passed.hello
         self._server.received(self, request_id, message)
 
     def _malformed(self, error: codec.MalformedError) -> None:
@@ -247,3 +273,16 @@ class Connection(asyncio.Protocol):
         self.send(
             codec.encode(request_id, Error(code=code, message=text, action=ERRORS[code].action))
         )
+
+
+def _wrong_proof(answer: Authenticate) -> Error:
+    """The same for a token that is not known and a wrong secret (T19)."""
+    run = f"run {answer.run!r}" if answer.run else "all runs"
+    return Error(
+        code=ErrorCode.UNAUTHENTICATED,
+        message=(
+            f"the token with key id {answer.key.hex()} (scope {answer.scope!r}, {run}) is not in force "
+            "on this server"
+        ),
+        action=ERRORS[ErrorCode.UNAUTHENTICATED].action,
+    )

@@ -1,16 +1,20 @@
 """Structured logs on stderr: one line per event, with run, node and fence on each.
 
-Everything a client may have written is quoted by the renderer, and names hold no control characters
-by the protocol's own types, so a line cannot be forged.
+Everything a client may have written is escaped and cut here, whatever its message allowed, and quoted by
+the renderer: a line cannot be forged, and none is endless (T16).
 """
 
 import logging
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
+from rdzv_proto.text import visible
 from rdzv_server.core.events import Report
+
+TEXT_CHARS_MAX = 512
+"""Of one value: a sentence of ours with three names of the longest kind."""
 
 Format = Literal["text", "json"]
 _FIRST = ["timestamp", "level", "event", "run", "node", "fence"]
@@ -39,6 +43,7 @@ def set_up(form: Format, level: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _escape,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -65,3 +70,10 @@ def event(name: str, level: str = "info", **fields: object) -> None:
     structlog.get_logger().log(
         _LEVELS[level], name, **{"run": "-", "node": "-", "fence": "-", **fields}
     )
+
+
+def _escape(_: Any, __: str, fields: Any) -> Any:
+    for name, value in fields.items():
+        if isinstance(value, str) and name != "exception":
+            fields[name] = visible(value, TEXT_CHARS_MAX)
+    return fields

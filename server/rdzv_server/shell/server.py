@@ -6,19 +6,26 @@ per tick, which is how it notices that the process did not run (SEMANTICS D1).
 
 import asyncio
 import contextlib
+import random
+import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 
 from rdzv_proto import codec
-from rdzv_proto.messages import AnyRequest, Welcome
+from rdzv_proto.auth import Grant
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Error, Welcome
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
     Broadcast,
     Close,
     CloseListener,
+    Denied,
     Effect,
+    Event,
+    Identified,
     ListenerFailed,
     ListenerOpened,
     Lost,
@@ -28,24 +35,30 @@ from rdzv_server.core.events import (
     Report,
     Send,
     StoreClose,
-    StoreLost,
-    StoreOpened,
-    StoreReceived,
     StoreSend,
 )
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.shell import log
+from rdzv_server.shell.admission import UNLIMITED, Admission
 from rdzv_server.shell.connection import Connection
+from rdzv_server.shell.framed import Framed
+from rdzv_server.shell.gate import Delays, Gate
+from rdzv_server.shell.laggards import Laggards
 from rdzv_server.shell.limiter import Limiter
 from rdzv_server.shell.memory import Memory
+from rdzv_server.shell.peer import Peer
 from rdzv_server.shell.store_connection import StoreConnection
-from rdzv_server.shell.store_listener import NoPortError, StoreListeners, StorePorts
+from rdzv_server.shell.store_listener import StorePorts
+from rdzv_server.shell.store_side import StoreSide
+from rdzv_server.shell.turns import Turns
 
 SHUTDOWN_S = 2.0
 """Clients get this long to read that the server is going away."""
 
 RETRY_AFTER_MS = 500
 """How long clients hold off after that: a restart takes about this long."""
+
+_NOT_LET_IN = (ErrorCode.UNAUTHENTICATED, ErrorCode.NOT_PERMITTED)
 
 
 class Server:
@@ -56,6 +69,8 @@ class Server:
         identity: of this start.
         store_ports: where workers' stores may listen.
         tcpstore: TCPStore clients are served at the main port too.
+        gate: asks every client for a proof; None: nobody has to prove anything.
+        admission: the books of all connections; by default nothing is limited.
     """
 
     def __init__(
@@ -65,16 +80,23 @@ class Server:
         store_ports: StorePorts | None = None,
         *,
         tcpstore: bool = False,
+        gate: Gate | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.version = identity.version
         self.tcpstore = tcpstore
+        self.gate = gate
+        self.turns = Turns()
+        self.laggards = Laggards(self.later)
+        self._delays = Delays(random.Random(secrets.token_bytes(8)))
         self._core = Coordinator(settings, identity)
         self._connections: dict[int, Connection] = {}
-        self._stores: dict[int, StoreConnection] = {}
-        self._listeners = StoreListeners(store_ports or StorePorts(), self.store_protocol)
+        self._admission = admission or Admission(UNLIMITED, UNLIMITED)
+        self.stores = StoreSide(self, self._core, self._admission, store_ports or StorePorts())
         self._sockets = 0
         self._next_conn = 0
-        self._to_flush: list[Connection | StoreConnection] = []
+        self._to_flush: list[Peer] = []
+        self._next_turn: list[Framed] = []
         self._in_turn = False
         """Input of this turn of the loop has come already."""
         self._loop = asyncio.get_running_loop()
@@ -89,14 +111,13 @@ class Server:
         self._arm()
 
     def protocol(self) -> Connection:
-        """A new connection's end, for `loop.create_server`."""
-        self._next_conn += 1
-        return Connection(self, self._next_conn)
+        """A new connection's end."""
+        return Connection(self, self.next_conn())
 
-    def store_protocol(self, listener: int) -> StoreConnection:
-        """The end of a TCPStore client's connection."""
+    def next_conn(self) -> int:
+        """A connection's number, never used before."""
         self._next_conn += 1
-        return StoreConnection(self, self._next_conn, listener)
+        return self._next_conn
 
     async def shut_down(self) -> None:
         """Tell everyone, give them a moment to read it, and cut what is left."""
@@ -104,9 +125,7 @@ class Server:
         self.flush()
         for connection in list(self._connections.values()):
             connection.finish()
-        self._listeners.close_all()
-        for store in list(self._stores.values()):
-            store.finish()
+        self.stores.close_all()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._empty.wait(), SHUTDOWN_S)
         self._stopped = True
@@ -117,14 +136,14 @@ class Server:
 
     def connected(self, connection: Connection) -> None:
         """A socket was accepted."""
-        self._count(1)
+        self.count(1)
         self.later(self._core.tables.settings.hello_timeout_s, connection.expect_preamble)
 
     def opened(self, connection: Connection) -> None:
         """A good preamble came."""
         self._connections[connection.conn] = connection
         event = Opened(connection.conn, connection.peer_host, connection.local_host)
-        self._execute(self._core.handle(time.monotonic(), event))
+        self.handle(event)
 
     def begin(self) -> None:
         """Requests came. The clock is read once for all that are read in one turn of the loop, and the
@@ -138,30 +157,53 @@ class Server:
         """A request came."""
         if connection.conn in self._connections:
             reply = self._core.request(connection.conn, request_id, message)
-            if reply is not None:  # most of the time
+            if reply is None:
+                if effects := self._core.outcome():
+                    self._execute(effects)
+            elif connection.greeted:  # most of the time
                 connection.send(codec.encode(request_id, reply))
-            elif effects := self._core.outcome():
-                self._execute(effects)
+            else:
+                self._answer_hello(connection, request_id, reply)
+
+    def identified(
+        self, connection: Connection, grant: Grant, names: tuple[str, ...] | None
+    ) -> None:
+        """The sender of a hello proved who he is."""
+        event = Identified(connection.conn, grant, names)
+        self.handle(event)
+
+    def denied(self) -> None:
+        """Somebody could not."""
+        self.handle(Denied())
+
+    def delay_of_refusal_s(self, connection: Connection) -> float:
+        """How late the next refusal of that address is."""
+        return self._delays.next_s(connection.peer_host, time.monotonic())
 
     def lost(self, connection: Connection, reason: str) -> None:
         """The connection is gone, or is being closed by the shell."""
         if self._connections.pop(connection.conn, None) is not None:
-            self._execute(self._core.handle(time.monotonic(), Lost(connection.conn, reason)))
+            self.handle(Lost(connection.conn, reason))
             self.flush()
 
     def disconnected(self, connection: Connection, reason: str) -> None:
         """The socket is closed."""
         self.lost(connection, reason)
-        self._count(-1)
+        self._admission.closed(connection)
+        self.count(-1)
 
-    def refused(self, connection: Connection | StoreConnection, event: str, text: str) -> None:
+    def refused(self, connection: Peer, event: str, text: str) -> None:
         """Something from outside that nobody asked for: at most one line a second of each kind."""
+        self.tell(event, "warning", {"peer": connection.peer, "reason": text})
+
+    def tell(self, event: str, level: str, fields: Mapping[str, object]) -> None:
+        """A line for the log, at most one a second of each event."""
         held = self._limiters.setdefault(event, Limiter()).pass_at(time.monotonic())
         if held is not None:
             more = {"suppressed": held} if held else {}
-            log.event(event, "warning", peer=connection.peer, reason=text[:256], **more)
+            log.event(event, level, **fields, **more)
 
-    def to_flush(self, connection: Connection | StoreConnection) -> None:
+    def to_flush(self, connection: Peer) -> None:
         """The connection has something queued."""
         self._to_flush.append(connection)
 
@@ -178,49 +220,48 @@ class Server:
         if self._to_flush:
             self.flush()
 
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def next_turn(self, connection: Framed) -> None:
+        """The connection has more to do than this turn allows."""
+        if not self._next_turn:
+            self._loop.call_soon(self._go_on)
+        self._next_turn.append(connection)
+
+    def _go_on(self) -> None:
+        waiting, self._next_turn = self._next_turn, []
+        for connection in waiting:
+            connection.go_on()
+
     def _turn_over(self) -> None:
         self._in_turn = False
+        self.turns.next()
         self.flush()
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         """Run an action after a while."""
         self._loop.call_later(delay_s, action)
 
-    def _count(self, change: int) -> None:
+    def count(self, change: int) -> None:
+        """So many sockets more, or fewer."""
         self._sockets += change
         if self._sockets:
             self._empty.clear()
         else:
             self._empty.set()
 
-    # --- from TCPStore clients ----------------------------------------------------------------
-
-    def handed_over(self, connection: Connection) -> None:
+    def handed_over(self, connection: Connection, store: StoreConnection) -> None:
         """It turned out to be a TCPStore client's: its socket is counted there from now on."""
-        self._count(-1)
-
-    def store_opened(self, store: StoreConnection) -> None:
-        """A TCPStore client connected."""
-        self._count(1)
-        self._stores[store.conn] = store
-        event = StoreOpened(store.conn, store.listener, store.peer_host)
-        self._execute(self._core.handle(time.monotonic(), event))
-        self.flush()
-
-    def store_received(self, store: StoreConnection, data: bytes) -> None:
-        """Bytes of a TCPStore client."""
-        event = StoreReceived(store.conn, data)
-        self._execute(self._core.handle(time.monotonic(), event))
-        self.flush()
-
-    def store_lost(self, store: StoreConnection) -> None:
-        """A TCPStore client is gone."""
-        self._stores.pop(store.conn, None)
-        self._count(-1)
-        self._execute(self._core.handle(time.monotonic(), StoreLost(store.conn)))
-        self.flush()
+        self._admission.handed_over(connection, store)
+        self.count(-1)
 
     # --- effects and time ---------------------------------------------------------------------
+
+    def handle(self, event: Event) -> None:
+        """Tell the core."""
+        self._execute(self._core.handle(time.monotonic(), event))
 
     def _execute(self, effects: list[Effect]) -> None:
         answers: list[ListenerOpened | ListenerFailed] = []
@@ -229,24 +270,26 @@ class Server:
                 case Send() | Broadcast() | Release() | Close():
                     self._speak(effect)
                 case StoreSend() | StoreClose() | CloseListener():
-                    self._execute_store(effect)
+                    self.stores.execute(effect)
                 case OpenListener(listener):
-                    answers.append(self._listen(listener))
+                    answers.append(self.stores.listen(listener))
                 case Report():
                     log.write(effect)
                     if effect.event == "run_forgotten":
                         self._memory.freed()
         for event in answers:
-            self._execute(self._core.handle(time.monotonic(), event))
+            self.handle(event)
 
     def _speak(self, effect: Send | Broadcast | Release | Close) -> None:
         match effect:
             case Send(conn, request_id, message):
                 connection = self._connections.get(conn)
-                if connection is not None:
+                if connection is None:
+                    return
+                if connection.greeted:
                     connection.send(codec.encode(request_id, message))
-                    if isinstance(message, Welcome):
-                        connection.welcome()
+                else:
+                    self._answer_hello(connection, request_id, message)
             case Broadcast(conns, push):
                 self._send_frames(zip(conns, repeat(codec.encode(0, push))))
             case Release(to, reply):
@@ -257,24 +300,17 @@ class Server:
                 if connection is not None:
                     connection.goodbye(goodbye)
 
-    def _execute_store(self, effect: CloseListener | StoreSend | StoreClose) -> None:
-        match effect:
-            case StoreSend(conn, data):
-                store = self._stores.get(conn)
-                if store is not None:
-                    store.send(data)
-            case StoreClose(conn):
-                store = self._stores.get(conn)
-                if store is not None:
-                    store.finish()
-            case CloseListener(listener):
-                self._listeners.close(listener)
-
-    def _listen(self, listener: int) -> ListenerOpened | ListenerFailed:
-        try:
-            return ListenerOpened(listener, self._listeners.open(listener))
-        except NoPortError as error:
-            return ListenerFailed(listener, str(error))
+    def _answer_hello(
+        self, connection: Connection, request_id: int, message: AnyReply | AnyPush
+    ) -> None:
+        match message:
+            case Welcome():
+                message = connection.welcome(message, self._core.run_of(connection.conn))
+                self._admission.greeted(connection)
+            case Error() if message.code in _NOT_LET_IN:
+                connection.deny(request_id, message)
+                return
+        connection.send(codec.encode(request_id, message))
 
     def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
         for conn, frame in frames:

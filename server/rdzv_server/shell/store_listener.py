@@ -1,21 +1,25 @@
 """Ports for the workers' stores: opened and closed as the core asks, and who connects to them.
 
-A port is bound and listens before the core hears of it, so that no worker comes too early; the loop
-begins to accept a moment later, and the kernel queues them until then.
+A port is bound and listens before the core hears of it, so that no worker comes too early; the kernel
+queues them until the loop accepts.
 """
 
-import asyncio
 import errno
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from rdzv_server.shell import log
-from rdzv_server.shell.listen import BACKLOG, bind
+from rdzv_server.shell.accept import Acceptor, Reporter
+from rdzv_server.shell.admission import UNLIMITED, Admission
+from rdzv_server.shell.listen import bind
 from rdzv_server.shell.store_connection import StoreConnection
 
 TRIES = 8
 """With several addresses, a free port of the first may be taken on another; then the next is tried."""
+
+RAISE = " (raise the limit of open files of rdzv-server)"
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,10 @@ class NoPortError(Exception):
     """There is no port; the text is for the operator and for the nodes that wait."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class _Listener:
     sockets: list[socket.socket]
-    starting: "asyncio.Task[None] | None" = None
-    servers: list[asyncio.Server] = field(default_factory=list)
+    acceptor: Acceptor
 
 
 class StoreListeners:
@@ -45,11 +48,22 @@ class StoreListeners:
     Args:
         ports: where they may be.
         protocol: makes a connection's end, given the listener's number.
+        admission: the books of all connections; a port takes a descriptor too, and counts in them. By
+            default nothing is limited.
+        report: writes to the log.
     """
 
-    def __init__(self, ports: StorePorts, protocol: Callable[[int], StoreConnection]) -> None:
+    def __init__(
+        self,
+        ports: StorePorts,
+        protocol: Callable[[int], StoreConnection],
+        admission: Admission | None = None,
+        report: Reporter | None = None,
+    ) -> None:
         self._ports = ports
         self._protocol = protocol
+        self._admission = admission or Admission(UNLIMITED, UNLIMITED)
+        self._report = report or _log
         self._next = ports.low
         self._open: dict[int, _Listener] = {}
 
@@ -62,9 +76,24 @@ class StoreListeners:
         Raises:
             NoPortError: none is free, or the process has too many descriptors.
         """
+        if self._admission.full:
+            raise NoPortError(
+                f"the server has {self._admission.connections} connections and store ports, as many "
+                f"as it may have{RAISE}"
+            )
         sockets = self._bind()
-        entry = self._open[listener] = _Listener(sockets)
-        entry.starting = asyncio.get_running_loop().create_task(self._accept(listener, entry))
+        # A TCPStore client would not understand why it is turned away: nothing is sent.
+        acceptor = Acceptor(
+            sockets, partial(self._protocol, listener), self._admission, self._report
+        )
+        try:
+            acceptor.start()
+        except OSError as error:
+            acceptor.stop()
+            raise NoPortError(_reason(error)) from None
+        for sock in sockets:
+            self._admission.hold(sock)
+        self._open[listener] = _Listener(sockets, acceptor)
         port: int = sockets[0].getsockname()[1]
         return port
 
@@ -73,30 +102,14 @@ class StoreListeners:
         entry = self._open.pop(listener, None)
         if entry is None:
             return
-        if entry.starting is not None:
-            entry.starting.cancel()
-        for server in entry.servers:
-            server.close()
-        for sock in entry.sockets[len(entry.servers) :]:
-            sock.close()
+        entry.acceptor.stop()
+        for sock in entry.sockets:
+            self._admission.closed(sock)
 
     def close_all(self) -> None:
         """The server ends."""
         for listener in list(self._open):
             self.close(listener)
-
-    async def _accept(self, listener: int, entry: _Listener) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in entry.sockets:
-            try:
-                server = await loop.create_server(
-                    lambda: self._protocol(listener), sock=sock, backlog=BACKLOG
-                )
-            except OSError as error:
-                log.event("store_not_accepting", "error", reason=error.strerror or str(error))
-                return
-            entry.servers.append(server)
-        entry.starting = None
 
     def _bind(self) -> list[socket.socket]:
         ports = self._ports
@@ -131,8 +144,12 @@ class StoreListeners:
         raise NoPortError(reason)
 
 
+def _log(event: str, level: str, fields: Mapping[str, object]) -> None:
+    log.event(event, level, **fields)
+
+
 def _reason(error: OSError) -> str:
     text = error.strerror or str(error)
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        text += " (raise the limit of open files of rdzv-server)"
+        text += RAISE
     return text

@@ -37,6 +37,11 @@ def opened(tables: Tables, event: StoreOpened) -> None:
         tables.effects.append(StoreClose(event.conn))  # came just before the listener closed
         return
     client = StoreClient(event.conn, event.peer_host, store)
+    if tables.settings.guarded and not _of_a_node(tables, store, event.peer_host):
+        tables.denied += 1
+        _report_refusal(tables, client, "its address is none of this generation's nodes")
+        tables.effects.append(StoreClose(event.conn))
+        return
     store.clients[event.conn] = tables.store_clients[event.conn] = client
     store.accepted += 1
     tables.deadlines.set(("greet", event.conn, 0), tables.t + tables.settings.hello_timeout_s)
@@ -160,7 +165,25 @@ def _hold(client: StoreClient, held_bytes: int) -> None:
     client.held_bytes = held_bytes
 
 
+def _of_a_node(tables: Tables, store: Store, host: str) -> bool:
+    """The nodes' addresses are looked up again only for one that was not there before: a large world
+    connects within a second, and nodes seldom change their address."""
+    if host not in store.hosts:
+        run = tables.runs.get(store.run_id)
+        generation = None if run is None else run.generation
+        ids = generation.rank_of if generation is not None and generation.store is store else ()
+        nodes = (tables.sessions.get(id) for id in ids)
+        store.hosts = frozenset(node.peer_host for node in nodes if node is not None)
+    return host in store.hosts
+
+
 def _refuse(tables: Tables, client: StoreClient, reason: str) -> None:
+    _report_refusal(tables, client, reason)
+    tables.effects.append(StoreClose(client.conn))
+    _forget(tables, client)
+
+
+def _report_refusal(tables: Tables, client: StoreClient, reason: str) -> None:
     store = client.store
     store.refusals += 1
     told = store.refusal_told_at
@@ -170,8 +193,6 @@ def _refuse(tables: Tables, client: StoreClient, reason: str) -> None:
             peer=client.peer_host, reason=reason, suppressed=store.refusals - 1,
         )  # fmt: skip
         store.refusals, store.refusal_told_at = 0, tables.t
-    tables.effects.append(StoreClose(client.conn))
-    _forget(tables, client)
 
 
 def _forget(tables: Tables, client: StoreClient) -> None:

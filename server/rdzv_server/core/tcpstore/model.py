@@ -63,6 +63,8 @@ class Store:
     clients: dict[int, StoreClient] = field(default_factory=dict)
     accepted: int = 0
     """Clients so far."""
+    hosts: frozenset[str] = frozenset()
+    """Addresses that its nodes had when it was last looked (where a token is in force)."""
     exchanges: Exchanges[StoreClient] = field(default_factory=Exchanges)
     refusals: int = 0
     """Not reported yet."""

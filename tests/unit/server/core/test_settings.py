@@ -1,5 +1,7 @@
 """Settings refuse what cannot work."""
 
+from typing import Any
+
 import pytest
 
 from rdzv_server.core.settings import Settings
@@ -15,6 +17,6 @@ from rdzv_server.core.settings import Settings
         {"lease_s_min": 5, "lease_s_max": 1},
     ],
 )
-def test_a_wrong_value_is_named(wrong: dict[str, float]) -> None:
+def test_a_wrong_value_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(reversed(wrong))).split("_")[0]):
         Settings(**wrong)

@@ -12,9 +12,10 @@ from rdzv_proto.framing import PREAMBLE, FrameBuffer
 from rdzv_proto.messages import HelloNode, Join, Joined, Leave, Policy
 from rdzv_server.core.settings import Settings
 from rdzv_server.core.tcpstore.stores import LINGER_S
-from rdzv_server.shell import log, store_connection
+from rdzv_server.shell import log
 from rdzv_server.shell.listen import listeners
 from rdzv_server.shell.server import Server
+from rdzv_server.shell.store_connection import StoreConnection
 from tests.lab import identity
 from tests.unit.proto.tcpstore_bytes import HELLO, YES, blob, get, multi_get, ping, set_, wait
 from tests.unit.server.shell.waiting import pause, until
@@ -209,7 +210,7 @@ async def test_a_client_without_a_hello_is_closed(
 async def test_a_reader_that_falls_behind_is_cut(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, lines: list[dict[str, object]]
 ) -> None:
-    monkeypatch.setattr(store_connection, "WRITE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(StoreConnection, "write_bytes_max", 1 << 20)
     client = await shell.client(await shell.store_port())
     value = b"v" * (1 << 20)
     await client.ask(set_(b"/k", value) + ping(1), struct.pack("<I", 1))

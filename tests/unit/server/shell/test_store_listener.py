@@ -3,14 +3,17 @@
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
 
 import pytest
 
 from rdzv_server.shell import store_listener
+from rdzv_server.shell.accept import Acceptor, Reporter
+from rdzv_server.shell.admission import Admission
 from rdzv_server.shell.store_connection import StoreConnection
 from rdzv_server.shell.store_listener import NoPortError, StoreListeners, StorePorts
-from tests.unit.server.shell.waiting import pause, until
+from tests.unit.server.shell.waiting import PATIENCE_S, pause, until
 
 
 class Accepted(asyncio.Protocol):
@@ -22,6 +25,9 @@ class Accepted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._seen.append(self.listener)
         transport.close()
+
+    def abort(self) -> None:
+        """Nothing is left to cut."""
 
 
 def free_ports(count: int) -> tuple[int, int]:
@@ -48,11 +54,22 @@ def seen() -> list[int]:
     return []
 
 
-def listeners(seen: list[int], low: int = 0, high: int = 0) -> StoreListeners:
+def listeners(
+    seen: list[int],
+    low: int = 0,
+    high: int = 0,
+    admission: Admission | None = None,
+    report: Reporter | None = None,
+) -> StoreListeners:
     def protocol(listener: int) -> StoreConnection:
-        return Accepted(listener, seen)  # type: ignore[return-value]
+        return cast("StoreConnection", Accepted(listener, seen))
 
-    return StoreListeners(StorePorts("127.0.0.1", low, high), protocol)
+    ports = StorePorts("127.0.0.1", low, high)
+    return StoreListeners(ports, protocol, admission or Admission(1000), report or silent)
+
+
+def silent(event: str, level: str, fields: Mapping[str, object]) -> None:
+    """No log."""
 
 
 @pytest.fixture
@@ -135,9 +152,59 @@ async def test_too_many_open_files_is_said_in_words(
 
 
 async def test_all_addresses_of_a_name_have_the_same_port(seen: list[int]) -> None:
-    made = StoreListeners(StorePorts("localhost"), lambda n: Accepted(n, seen))  # type: ignore[arg-type,return-value]
+    made = StoreListeners(
+        StorePorts("localhost"),
+        lambda n: cast("StoreConnection", Accepted(n, seen)),
+        Admission(1000),
+        silent,
+    )
     port = made.open(1)
     found = {a[4][0] for a in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM)}
     for host in found:
         socket.create_connection((str(host), port), 5).close()
     made.close_all()
+
+
+async def test_open_ports_count_among_the_descriptors_and_are_given_back(seen: list[int]) -> None:
+    admission = Admission(2)
+    made = listeners(seen, admission=admission)
+    made.open(1)
+    made.open(2)
+    assert admission.full
+    with pytest.raises(NoPortError, match="has 2 connections and store ports, as many as it may"):
+        made.open(3)
+    made.close(1)
+    made.open(3)
+    made.close_all()
+    assert admission.connections == 0
+
+
+async def test_above_the_limit_clients_are_closed_without_a_word(seen: list[int]) -> None:
+    admission, lines = Admission(2), []
+    made = listeners(
+        seen, admission=admission, report=lambda event, level, fields: lines.append((event, level))
+    )
+    port = made.open(1)
+    member = object()
+    admission.hold(member)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    assert (seen, lines) == ([], [("connections_full", "error")])
+    admission.closed(member)
+    with socket.create_connection(("127.0.0.1", port), 5):
+        await until(lambda: bool(seen))
+    writer.close()
+    made.close_all()
+
+
+async def test_a_port_that_the_loop_cannot_watch_is_no_port(
+    seen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(acceptor: Acceptor) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Acceptor, "start", start)
+    admission = Admission(2)
+    with pytest.raises(NoPortError, match="No space left on device"):
+        listeners(seen, admission=admission).open(1)
+    assert admission.connections == 0

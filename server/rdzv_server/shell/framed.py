@@ -1,0 +1,130 @@
+"""A connection that brings frames: whole ones are handed on, as many as this turn of the loop allows."""
+
+from typing import TYPE_CHECKING
+
+from rdzv_proto import limits
+from rdzv_proto.framing import FrameBuffer, FrameTooLargeError
+from rdzv_server.shell.peer import Peer
+from rdzv_server.shell.turns import PER_CONNECTION, Budget, Share
+
+if TYPE_CHECKING:
+    from rdzv_server.shell.server import Server
+
+
+class Framed(Peer):
+    """Frames of one connection.
+
+    Args:
+        server: what it belongs to.
+        conn: its number, never reused.
+    """
+
+    def __init__(self, server: "Server", conn: int) -> None:
+        super().__init__(server, conn)
+        self._deaf = False
+        """What still comes is not looked at."""
+        self._held = False
+        """It waits for its next turn, and is not read meanwhile."""
+        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_HELLO)
+        self._share: Share | None = None
+        """Of its run; none before its hello."""
+        self._budget: Budget | None = None
+
+    def take(self, body: bytes) -> None:
+        """One whole frame came."""
+        raise NotImplementedError
+
+    def too_large(self, error: FrameTooLargeError) -> None:
+        """A length that exceeds the limit came; nothing behind it can be read."""
+        raise NotImplementedError
+
+    def work(self, data: bytes) -> None:
+        """Take bytes, and hand on the frames that are complete."""
+        if self._held:  # read before it was held
+            self._frames.feed(data)
+        else:
+            self._work(data)
+
+    def go_on(self) -> None:
+        """Its next turn has come, or its rate allows more."""
+        self._held = False
+        if not self._deaf:
+            self._work(b"")
+            if not self._held and self._transport is not None:
+                self._transport.resume_reading()
+
+    def finish(self, last_words: bytes = b"") -> None:
+        """Send what is queued, then close."""
+        self._deaf = True
+        super().finish(last_words)
+
+    def abort(self) -> None:
+        """Cut the connection now."""
+        self._deaf = True
+        super().abort()
+
+    def _work(self, data: bytes) -> None:
+        """Hand on the requests that are complete, as many as this turn allows."""
+        server, share = self._server, self._share
+        server.begin()
+        allowed = PER_CONNECTION
+        if share is not None:
+            allowed = min(allowed, server.turns.left(share))
+        done, more = 0, False
+        self._reading = True
+        try:
+            if allowed > 0 and (one := self._frames.single(data)) is not None:
+                done = 1
+                self.take(one)
+            else:
+                done, more = self._take_many(data, allowed)
+        except FrameTooLargeError as error:
+            self.too_large(error)
+        self._reading = False
+        wait_s = self._charge(done)
+        if not self._deaf and (more or wait_s):
+            self._hold(wait_s)
+        if self._out:
+            self.flush()
+        server.flush_others()
+
+    def _take_many(self, data: bytes, allowed: int) -> tuple[int, bool]:
+        """Returns how many requests were done, and whether this turn allowed no more."""
+        done = 0
+        bodies = self._frames.split(data)
+        try:
+            while done < allowed and not self._deaf and (body := next(bodies, None)) is not None:
+                done += 1
+                self.take(body)
+        finally:
+            bodies.close()
+        left = len(self._frames) > 0
+        more = left and done >= allowed
+        if more and allowed < PER_CONNECTION:
+            self._server.turns.exhausted()
+        if left and not more and not self._deaf:
+            self._server.laggards.half_frame(self, anew=done > 0)
+        else:
+            self._server.laggards.whole(self)
+        return done, more
+
+    def _charge(self, done: int) -> float:
+        """Count requests. Returns how long it must not ask for more, in seconds."""
+        if self._share is not None:
+            self._share.left -= done
+        budget = self._budget
+        if budget is None:
+            return 0.0
+        budget.left -= done
+        return budget.refill(self._server.now()) if budget.left < 0 else 0.0
+
+    def _hold(self, wait_s: float) -> None:
+        """Read no further until its next turn, or until its rate allows more."""
+        self._held = True
+        self._server.laggards.whole(self)
+        if self._transport is not None:
+            self._transport.pause_reading()
+        if wait_s:
+            self._server.later(wait_s, self.go_on)
+        else:
+            self._server.next_turn(self)

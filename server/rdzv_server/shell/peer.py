@@ -1,0 +1,117 @@
+"""The server's end of any connection: whose it is, what is sent on it, and how it ends.
+
+Sending is queued and leaves with one write per batch of input. A peer that does not read is cut.
+"""
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from rdzv_server.shell.addresses import host_of, shown
+
+if TYPE_CHECKING:
+    from rdzv_server.shell.server import Server
+
+CLOSE_S = 1.0
+"""Time for last words to drain; then the connection is cut. `close()` alone waits for ever on a peer
+that has vanished."""
+
+
+class Peer(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        server: what it belongs to.
+        conn: its number, never reused.
+    """
+
+    write_bytes_max: ClassVar[int]
+    """Unsent bytes. A reader that falls behind further is cut, so that it cannot hold memory."""
+
+    def __init__(self, server: "Server", conn: int) -> None:
+        self._server = server
+        self.conn = conn
+        self.peer = self.peer_host = self.local_host = ""
+        self._transport: asyncio.Transport | None = None
+        self._closing = False
+        self._out: list[bytes] = []
+        self._written_bytes = 0
+        self._reading = False
+        """What is sent now leaves when the present input is through."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer connected."""
+        self._transport = transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's is no subclass
+        # Told of every byte that the socket does not take at once: see `Laggards`.
+        transport.set_write_buffer_limits(high=0)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.peer_host = host_of(transport.get_extra_info("peername"))
+        self.local_host = host_of(transport.get_extra_info("sockname"))
+        self.peer = shown(transport.get_extra_info("peername"))
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self._server.laggards.unread(self)
+
+    def resume_writing(self) -> None:
+        """It took everything."""
+        self._server.laggards.drained(self)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Taken by the operating system so far."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._written_bytes - waiting
+
+    def send(self, data: bytes) -> None:
+        """Queue something; it leaves with `flush`."""
+        if not self._closing:
+            if not self._out and not self._reading:
+                self._server.to_flush(self)
+            self._out.append(data)
+
+    def flush(self) -> None:
+        """Write what was queued, in one call."""
+        transport = self._transport
+        if transport is None or not self._out:
+            self._out.clear()
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        self._written_bytes += len(data)
+        transport.write(data)
+        if transport.get_write_buffer_size() > self.write_bytes_max:
+            self.cut("slow_reader", f"more than {self.write_bytes_max} bytes are not read")
+
+    def finish(self, last_words: bytes = b"") -> None:
+        """Send what is queued, then close; cut if that takes too long."""
+        transport = self._transport
+        if last_words:
+            self._out.append(last_words)
+        self.flush()
+        self._closing = True
+        if transport is not None:
+            transport.close()
+            self._server.later(CLOSE_S, self.abort)
+
+    def cut(self, event: str, text: str) -> None:
+        """Log why, and abort."""
+        self._server.refused(self, event, text)
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut the connection now."""
+        self._closing = True
+        self._out.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _gone(self) -> None:
+        """The socket is closed."""
+        self._closing = True
+        self._transport = None
+        self._server.laggards.gone(self)
