@@ -2,15 +2,19 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rdzv_proto import auth
+from tests.e2e.kit import leaks
 from tests.e2e.kit.agents import Agent, Launcher
+from tests.e2e.kit.leaks import Search
 from tests.e2e.kit.nodes import NcclNode, Node
-from tests.e2e.kit.processes import kill_marked
+from tests.e2e.kit.processes import kill_marked, marked
 from tests.e2e.kit.server import Server
 
 
@@ -25,6 +29,7 @@ class Cluster:
         self.servers: list[Server] = []
         self.nodes: list[Node] = []
         self.agents: list[Agent] = []
+        self.shown: list[str] = []
 
     def quiet_s(self, full_s: float, short_s: float) -> float:
         """How long to watch that nothing happens: in full with --full, three leases otherwise."""
@@ -33,6 +38,10 @@ class Cluster:
     def server(self, *arguments: str, **options: Any) -> Server:
         """Start a server; flags as for rdzv-server, options as for `kit.server.Server`."""
         options.setdefault("name", f"server{len(self.servers)}")
+        if "--token-file" in arguments:
+            path = Path(arguments[arguments.index("--token-file") + 1])
+            tokens = auth.read(path.read_bytes(), path.stat().st_mode, str(path))
+            leaks.note(*(token.secret for token in tokens))
         server = Server(self.folder, self.marker, *arguments, **options)
         self.servers.append(server)
         return server
@@ -70,6 +79,8 @@ class Cluster:
 
     def end(self) -> None:
         """End everything."""
+        shown = Search(leaks.noted(os.environ[leaks.VARIABLE])).processes(marked(self.marker))
+        self.shown = list(shown)
         for agent in self.agents:
             agent.end()
         for node in self.nodes:
@@ -79,12 +90,26 @@ class Cluster:
         kill_marked(self.marker)
 
     def check_logs(self) -> None:
-        """No server may have had a fault, and no agent one of ours."""
+        """No server may have had a fault, and no agent one of ours; and no process shows a secret."""
+        assert not self.shown, "a secret can be seen from outside"
         for server in self.servers:
             assert "Traceback" not in server.log, server.log
             assert "internal error" not in server.log, server.log
         for agent in self.agents:
             assert "internal error of the client library" not in agent.log, agent.log
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """After all tests: no file that they left holds a secret that any of their processes had."""
+    with tempfile.TemporaryDirectory(prefix="rdzv-noted-") as folder:
+        path = os.path.join(folder, "secrets")
+        Path(path).touch()
+        os.environ[leaks.VARIABLE] = path
+        yield
+        del os.environ[leaks.VARIABLE]
+        found = list(Search(leaks.noted(path)).files(tmp_path_factory.getbasetemp()))
+    assert not found, "secrets in files"
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ from rdzv_proto.messages import (
     Welcome,
 )
 from rdzv_server.core import (
-    barriers,
     dispatch,
+    due,
     forming,
     inside,
     membership,
@@ -180,7 +180,7 @@ class Coordinator:
         """Do what is due. Called at least once per `TICK_S`, and at `next_deadline`."""
         self._enter(now)
         for kind, name, number in list(self.tables.deadlines.pop_due(self.tables.t)):
-            self._due(kind, name, number)
+            due.do(self.tables, kind, name, number)
         return self._leave()
 
     def next_deadline(self) -> float | None:
@@ -242,35 +242,6 @@ class Coordinator:
                 forming.settle(tables, run)
         effects, tables.effects = tables.effects, []
         return effects
-
-    def _due(self, kind: str, name: str | int, number: int) -> None:
-        tables = self.tables
-        match kind, name:
-            case "run", str(run_id) if run_id in tables.runs:
-                tables.touch(tables.runs[run_id])
-            case "forget", str(run_id) if run_id in tables.runs:
-                forming.forget(tables, tables.runs[run_id])
-            case "session", int(session_id) if session_id in tables.sessions:
-                sessions.expire(tables, tables.sessions[session_id])
-            case "round", int(serial):
-                barriers.time_over(tables, serial)
-            case "wait", int(session_id) if session_id in tables.sessions:
-                dispatch.wait_over(tables, tables.sessions[session_id], number)
-            case "nccl", str(run_id) if run_id in tables.runs:
-                nccl_ends.due(tables, tables.runs[run_id], number)
-            case "store", int(listener) if listener in tables.stores:
-                stores.linger_over(tables, listener)
-            case "greet", int(conn) if conn in tables.store_clients:
-                store_clients.not_greeted(tables, conn)
-            case (("hello" | "idle"), int(conn)) if conn in tables.connections:
-                text = (
-                    f"no hello within {tables.settings.hello_timeout_s:g} s"
-                    if kind == "hello"
-                    else f"no request for {tables.settings.admin_idle_s:g} s"
-                )
-                connection = tables.connections[conn]
-                tables.report(f"{kind}_timeout", level="debug", peer=connection.peer_host)
-                tables.close(connection, ErrorCode.SESSION_LOST, text)
 
     def _opened(self, event: Opened) -> None:
         tables = self.tables

@@ -73,7 +73,10 @@ class Framed(Peer):
         done, more = 0, False
         self._reading = True
         try:
-            if allowed > 0 and (one := self._frames.single(data)) is not None:
+            if allowed <= 0:
+                self._frames.feed(data)
+                more = True
+            elif (one := self._frames.single(data)) is not None:
                 done = 1
                 self.take(one)
             else:
@@ -82,6 +85,8 @@ class Framed(Peer):
             self.too_large(error)
         self._reading = False
         wait_s = self._charge(done)
+        if more and share is not None and allowed < PER_CONNECTION:
+            server.turns.exhausted(share)
         if not self._deaf and (more or wait_s):
             self._hold(wait_s)
         if self._out:
@@ -100,8 +105,6 @@ class Framed(Peer):
             bodies.close()
         left = len(self._frames) > 0
         more = left and done >= allowed
-        if more and allowed < PER_CONNECTION:
-            self._server.turns.exhausted()
         if left and not more and not self._deaf:
             self._server.laggards.half_frame(self, anew=done > 0)
         else:

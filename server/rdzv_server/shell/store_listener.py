@@ -6,13 +6,12 @@ queues them until the loop accepts.
 
 import errno
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from rdzv_server.shell import log
 from rdzv_server.shell.accept import Acceptor, Reporter
-from rdzv_server.shell.admission import UNLIMITED, Admission
+from rdzv_server.shell.admission import Admission
 from rdzv_server.shell.listen import bind
 from rdzv_server.shell.store_connection import StoreConnection
 
@@ -48,8 +47,7 @@ class StoreListeners:
     Args:
         ports: where they may be.
         protocol: makes a connection's end, given the listener's number.
-        admission: the books of all connections; a port takes a descriptor too, and counts in them. By
-            default nothing is limited.
+        admission: the books of all connections; a port takes a descriptor too, and counts in them.
         report: writes to the log.
     """
 
@@ -57,13 +55,13 @@ class StoreListeners:
         self,
         ports: StorePorts,
         protocol: Callable[[int], StoreConnection],
-        admission: Admission | None = None,
-        report: Reporter | None = None,
+        admission: Admission,
+        report: Reporter,
     ) -> None:
         self._ports = ports
         self._protocol = protocol
-        self._admission = admission or Admission(UNLIMITED, UNLIMITED)
-        self._report = report or _log
+        self._admission = admission
+        self._report = report
         self._next = ports.low
         self._open: dict[int, _Listener] = {}
 
@@ -142,10 +140,6 @@ class StoreListeners:
                 if error.errno != errno.EADDRINUSE:
                     break
         raise NoPortError(reason)
-
-
-def _log(event: str, level: str, fields: Mapping[str, object]) -> None:
-    log.event(event, level, **fields)
 
 
 def _reason(error: OSError) -> str:

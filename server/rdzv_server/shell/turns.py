@@ -26,11 +26,11 @@ BURST = 10_000
 class Share:
     """What the connections of one run may do in the present turn."""
 
-    __slots__ = ("__weakref__", "left", "turn")
+    __slots__ = ("__weakref__", "exhausted_in", "left", "turn")
 
     def __init__(self) -> None:
         self.left = 0
-        self.turn = -1
+        self.turn = self.exhausted_in = -1
 
 
 class Turns:
@@ -56,9 +56,11 @@ class Turns:
             share.left = self._per_run if len(self._shares) > 1 else PER_CONNECTION * 1_000_000
         return share.left
 
-    def exhausted(self) -> None:
+    def exhausted(self, share: Share) -> None:
         """A run has more to do than its share."""
-        self._exhausted += 1
+        if share.exhausted_in != self.number:
+            share.exhausted_in = self.number
+            self._exhausted += 1
 
     def next(self) -> None:
         """The turn is over. Runs that could not do everything share the next one."""

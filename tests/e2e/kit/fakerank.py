@@ -11,6 +11,8 @@ import hashlib
 import socket
 import struct
 
+from tests.e2e.kit import leaks
+
 HEADER = struct.Struct("<Qii")
 """magic, type, size of what follows."""
 
@@ -57,6 +59,7 @@ class FakeRank:
         self, rank: int, nranks: int, ids: list[bytes], version: int, timeout_s: float = 10
     ) -> None:
         self.rank, self.nranks, self.ids = rank, nranks, ids
+        leaks.note(*ids)
         self._offset = b"\0\0\0\0" if version >= OFFSET_SINCE else b""
         self._timeout_s = timeout_s
         host, _ = root_address(ids[0])

@@ -23,8 +23,8 @@ def test_two_runs_have_a_share_each_that_is_full_again_in_the_next_turn() -> Non
 def test_l10_runs_that_want_more_than_a_turn_share_the_next_one() -> None:
     turns = Turns()
     shares = [turns.share(str(n)) for n in range(4)]
-    for _ in range(4):
-        turns.exhausted()
+    for share in shares * 2:
+        turns.exhausted(share)
     turns.next()
     assert [turns.left(share) for share in shares] == [PER_TURN // 4] * 4
     turns.next()
@@ -33,10 +33,11 @@ def test_l10_runs_that_want_more_than_a_turn_share_the_next_one() -> None:
 
 def test_l10_every_run_gets_on_however_many_there_are() -> None:
     turns = Turns()
-    a, b = turns.share("a"), turns.share("b")
-    for _ in range(1000):
-        turns.exhausted()
+    shares = [turns.share(str(n)) for n in range(1000)]
+    for share in shares:
+        turns.exhausted(share)
     turns.next()
+    a, b = shares[:2]
     assert turns.left(a) == turns.left(b) == PER_RUN_MIN
 
 

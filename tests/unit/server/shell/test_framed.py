@@ -1,0 +1,197 @@
+"""Requests of one connection: as many in a turn as are allowed, no more a second than its rate."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rdzv_proto import limits
+from rdzv_proto.framing import FrameTooLargeError
+from rdzv_server.shell.framed import Framed
+from rdzv_server.shell.turns import BURST, PER_CONNECTION, PER_TURN, RATE_PER_S, Budget, Turns
+
+
+class FakeServer:
+    """What a connection needs of the server, with time and turns in the test's hands."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.time = 100.0
+        self.waiting: list[Framed] = []
+        self.due: list[tuple[float, Callable[[], None]]] = []
+        self.half: dict[object, bool] = {}
+        self.laggards = self
+
+    def begin(self) -> None: ...
+
+    def flush_others(self) -> None: ...
+
+    def now(self) -> float:
+        return self.time
+
+    def next_turn(self, connection: Framed) -> None:
+        self.waiting.append(connection)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.due.append((self.time + delay_s, action))
+
+    def half_frame(self, peer: object, *, anew: bool) -> None:
+        self.half[peer] = anew
+
+    def whole(self, peer: object) -> None:
+        self.half.pop(peer, None)
+
+    def turn(self) -> None:
+        """The next turn of the loop, with a second's thousandth gone."""
+        self.turns.next()
+        self.time += 0.001
+        waiting, self.waiting = self.waiting, []
+        for connection in waiting:
+            connection.go_on()
+        due = [entry for entry in self.due if entry[0] <= self.time]
+        self.due = [entry for entry in self.due if entry[0] > self.time]
+        for _, action in due:
+            action()
+
+
+class FakeTransport:
+    def __init__(self) -> None:
+        self.reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def abort(self) -> None: ...
+
+
+class Taker(Framed):
+    def __init__(self, server: Any) -> None:
+        super().__init__(server, 1)
+        self.taken: list[bytes] = []
+        self.errors: list[FrameTooLargeError] = []
+        self._transport = FakeTransport()  # type: ignore[assignment]
+
+    def take(self, body: bytes) -> None:
+        self.taken.append(body)
+
+    def too_large(self, error: FrameTooLargeError) -> None:
+        self.errors.append(error)
+        self.abort()
+
+    def is_read(self) -> bool:
+        return bool(self._transport.reading)  # type: ignore[union-attr]
+
+    def greeted_in(self, run: str) -> "Taker":
+        self._budget = Budget(self._server.now())
+        self._share = self._server.turns.share(run)
+        return self
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+@pytest.fixture
+def taker(server: FakeServer) -> Taker:
+    return Taker(server)
+
+
+def frames(count: int, start: int = 0) -> bytes:
+    return b"".join(b"\0\0\0\4" + n.to_bytes(4, "big") for n in range(start, start + count))
+
+
+def numbers(taker: Taker) -> list[int]:
+    return [int.from_bytes(body, "big") for body in taker.taken]
+
+
+def test_what_fits_into_a_turn_is_done_at_once(server: FakeServer, taker: Taker) -> None:
+    taker.work(frames(PER_CONNECTION))
+    assert numbers(taker) == list(range(PER_CONNECTION))
+    assert taker.is_read()
+    assert not server.waiting
+
+
+def test_l10_the_rest_waits_for_the_next_turns_in_order_and_unread(
+    server: FakeServer, taker: Taker
+) -> None:
+    count = 3 * PER_CONNECTION + 7
+    taker.work(frames(count))
+    assert len(taker.taken) == PER_CONNECTION
+    assert not taker.is_read()
+    taker.work(frames(5, count))  # was read before it was held
+    for _ in range(3):
+        server.turn()
+    assert numbers(taker) == list(range(count + 5))
+    assert taker.is_read()
+    assert not server.waiting
+
+
+def test_l10_many_connections_of_a_run_have_no_more_than_its_share(server: FakeServer) -> None:
+    other = Taker(server).greeted_in("other")
+    flood = [Taker(server).greeted_in("flood") for _ in range(8)]
+    for connection in flood:
+        connection.work(frames(PER_CONNECTION))
+    assert sum(len(connection.taken) for connection in flood) == PER_TURN
+    other.work(frames(3))
+    assert len(other.taken) == 3
+    for _ in range(2):
+        server.turn()
+    assert all(numbers(connection) == list(range(PER_CONNECTION)) for connection in flood)
+
+
+def test_t14_a_session_that_asks_too_fast_is_read_more_slowly_and_loses_nothing(
+    server: FakeServer, taker: Taker
+) -> None:
+    taker.greeted_in("a")
+    count = BURST + RATE_PER_S
+    taker.work(frames(count))
+    began = server.time
+    while len(taker.taken) < count:
+        server.turn()
+        assert server.time < began + 5
+    assert server.time - began == pytest.approx(1.0, abs=0.1)
+    while server.waiting or server.due:
+        server.turn()
+    assert numbers(taker) == list(range(count))
+    assert taker.is_read()
+
+
+def test_a_connection_that_is_closed_while_it_waits_does_nothing_more(
+    server: FakeServer, taker: Taker
+) -> None:
+    taker.work(frames(3 * PER_CONNECTION))
+    taker.abort()
+    server.turn()
+    assert len(taker.taken) == PER_CONNECTION
+
+
+def test_t8_a_length_beyond_the_limit_ends_it_after_what_came_before(taker: Taker) -> None:
+    taker.work(frames(2) + (limits.FRAME_BYTES_MAX_HELLO + 1).to_bytes(4, "big") + frames(1))
+    assert numbers(taker) == [0, 1]
+    assert len(taker.errors) == 1
+
+
+def test_t11_a_frame_that_is_not_complete_is_watched_until_it_is(
+    server: FakeServer, taker: Taker
+) -> None:
+    taker.work(frames(1)[:5])
+    assert server.half == {taker: False}
+    taker.work(frames(1)[5:6])
+    assert server.half == {taker: False}
+    taker.work(frames(1)[6:] + frames(1)[:3])
+    assert server.half == {taker: True}
+    taker.work(frames(1)[3:])
+    assert not server.half
+
+
+def test_t11_the_wait_for_a_turn_is_not_charged_as_a_half_frame(
+    server: FakeServer, taker: Taker
+) -> None:
+    taker.work(frames(PER_CONNECTION + 1) + b"\0")
+    assert not server.half
+    server.turn()
+    assert server.half == {taker: True}
