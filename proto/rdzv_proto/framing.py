@@ -107,7 +107,8 @@ class FrameBuffer:
 
     def split(self, data: bytes) -> Generator[bytes, None, None]:
         """Add received bytes and hand out all bodies that are complete: `feed` and `pop`, without a
-        copy where whole frames came. What was not taken when it is closed is kept.
+        copy where whole frames came. What was not taken when it is closed is kept, once the
+        first was asked for.
 
         Raises:
             FrameTooLargeError: as `pop`.

@@ -96,7 +96,7 @@ class Server:
         self._sockets = 0
         self._next_conn = 0
         self._to_flush: list[Peer] = []
-        self._next_turn: list[Framed] = []
+        self._next_turn: list[Framed | StoreConnection] = []
         self._in_turn = False
         """Input of this turn of the loop has come already."""
         self._loop = asyncio.get_running_loop()
@@ -224,7 +224,7 @@ class Server:
         """Monotonic seconds."""
         return time.monotonic()
 
-    def next_turn(self, connection: Framed) -> None:
+    def next_turn(self, connection: Framed | StoreConnection) -> None:
         """The connection has more to do than this turn allows."""
         if not self._next_turn:
             self._loop.call_soon(self._go_on)

@@ -15,7 +15,7 @@ from rdzv_server.core.tcpstore.stores import LINGER_S
 from rdzv_server.shell import log
 from rdzv_server.shell.listen import listeners
 from rdzv_server.shell.server import Server
-from rdzv_server.shell.store_connection import StoreConnection
+from rdzv_server.shell.store_connection import SLICE_BYTES, StoreConnection
 from tests.lab import identity
 from tests.unit.proto.tcpstore_bytes import HELLO, YES, blob, get, multi_get, ping, set_, wait
 from tests.unit.server.shell.waiting import pause, until
@@ -229,3 +229,20 @@ async def test_a_stopping_server_closes_its_stores(shell: Shell) -> None:
     assert await client.rest() == b""
     assert await shared.rest() == b""
     assert asyncio.get_running_loop().time() - began < 1.5
+
+
+async def test_l10_a_flood_of_requests_is_done_a_slice_at_a_time_in_order(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    received = shell.server.stores.received
+    monkeypatch.setattr(
+        shell.server.stores,
+        "received",
+        lambda connection, data: (sizes.append(len(data)), received(connection, data))[1],
+    )
+    client = await shell.client(await shell.store_port())
+    count = 20_000
+    client.send(b"".join(ping(n) for n in range(count)))
+    assert await client.read(4 * count) == b"".join(struct.pack("<I", n) for n in range(count))
+    assert max(sizes) <= SLICE_BYTES
