@@ -1,10 +1,10 @@
-"""`python -m tests.bench rendezvous` and `python -m tests.bench sync`."""
+"""`python -m tests.bench rendezvous`, `python -m tests.bench sync`, `python -m tests.bench herd`."""
 
 import sys
 
-from tests.bench import rendezvous, sync
+from tests.bench import herd, rendezvous, sync
 
-BENCHES = {"rendezvous": rendezvous.main, "sync": sync.main}
+BENCHES = {"herd": herd.main, "rendezvous": rendezvous.main, "sync": sync.main}
 
 
 def main() -> int:

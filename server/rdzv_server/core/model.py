@@ -19,6 +19,7 @@ from rdzv_proto.messages import (
     MasterProbe,
     Policy,
 )
+from rdzv_server.core.burst import Burst
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.nccl.ids import Ids
 from rdzv_server.core.quorum import Tally
@@ -257,7 +258,7 @@ class Run:
     """Sentences about nodes of the last generation that cannot come back (failed or finished)."""
     departed_order: int = 0
     """Members that arrived up to here share the fate of the run if too few are left."""
-    drops: deque[tuple[float, Session]] = field(default_factory=deque)
+    burst: Burst = field(default_factory=Burst)
     """Connections that broke within the last moments."""
     newcomer_at: float | None = None
     """When the first newcomer to the live generation came."""

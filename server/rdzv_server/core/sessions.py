@@ -19,12 +19,6 @@ from rdzv_server.core.roster import recount
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.views import view_of
 
-TOGETHER_S = 0.1
-"""Connections that break within this time of each other broke for one reason."""
-
-TOGETHER_MIN = 3
-"""Two broken connections are still more likely two dead nodes."""
-
 SOCKET_POLL_S = 0.001
 """Between the two phases of an expiry: long enough for one more poll of all ready sockets."""
 
@@ -184,13 +178,15 @@ def remove(tables: Tables, session: Session) -> None:
     """Forget a session. Its run has been told before."""
     tables.sessions.pop(session.id, None)
     tables.deadlines.cancel(("session", session.id, 0))
+    run = tables.runs.get(session.run_id)
+    if run is not None:
+        run.burst.back(session.id)
     if session.role is Role.NODE:
         key = (session.run_id, session.node_id)
         if tables.nodes.get(key) is session:
             del tables.nodes[key]
     else:
         tables.workers.pop((session.run_id, session.node_id, session.incarnation), None)
-        run = tables.runs.get(session.run_id)
         if run is not None:
             run.workers.pop(session.id, None)
     if session.connection is not None:
@@ -244,6 +240,8 @@ def _attach(tables: Tables, session: Session, connection: Connection, attempt: i
     session.lease_decides = False
     heard(tables, session)
     run = tables.runs.get(session.run_id)
+    if run is not None:
+        run.burst.back(session.id)
     if was_suspect_since is not None and run is not None and session.member is not None:
         recount(run, session.member)
         tables.touch(run)
@@ -298,20 +296,19 @@ def _unknown_epoch(tables: Tables, epoch: int) -> Refused:
 
 def _judge_together(tables: Tables, run: Run, session: Session) -> None:
     """Most of the run's connections at once: the network or a proxy, not the nodes."""
-    run.drops.append((tables.t, session))
-    while run.drops and run.drops[0][0] < tables.t - TOGETHER_S:
-        run.drops.popleft()
-    together = {id(s): s for _, s in run.drops if s.suspect}
-    if len(together) < TOGETHER_MIN or 2 * len(together) <= len(run.members):
+    burst = run.burst
+    burst.broke(session.id, tables.t)
+    if not burst.is_network(len(run.members)):
         return
-    news = [s for s in together.values() if not s.lease_decides]
-    for one in news:
-        one.lease_decides = True
-        _arm(tables, one)
-    if len(news) == len(together):
+    for one in [session.id] if burst.told else burst.away:
+        other = tables.sessions[one]
+        other.lease_decides = True
+        _arm(tables, other)
+    if not burst.told:
+        burst.told = True
         tables.report(
             "connections_lost_together", level="warning", run=run.id, fence=run.fence,
-            lost=len(together), members=len(run.members),
+            lost=len(burst.away), members=len(run.members),
             text="so many at once is the network or a proxy: the lease decides",
         )  # fmt: skip
 

@@ -88,7 +88,7 @@ class Server:
         self.gate = gate
         self.turns = Turns()
         self.laggards = Laggards(self.later)
-        self._delays = Delays(random.Random(secrets.token_bytes(8)))
+        self._delays = Delays(random.Random(secrets.token_bytes(8)))  # nosec B311 (jitter only)
         self._core = Coordinator(settings, identity)
         self._connections: dict[int, Connection] = {}
         self._admission = admission or Admission(UNLIMITED, UNLIMITED)

@@ -15,8 +15,8 @@ from rdzv_proto.messages import (
     ViewChanged,
     Welcome,
 )
+from rdzv_server.core.burst import TOGETHER_S
 from rdzv_server.core.events import Lost
-from rdzv_server.core.sessions import TOGETHER_S
 from tests.lab import EPOCH, RUN, Lab, Node, beat_all, policy
 
 GRACE_S = 1.0

@@ -236,11 +236,12 @@ async def test_l10_a_flood_of_requests_is_done_a_slice_at_a_time_in_order(
 ) -> None:
     sizes: list[int] = []
     received = shell.server.stores.received
-    monkeypatch.setattr(
-        shell.server.stores,
-        "received",
-        lambda connection, data: (sizes.append(len(data)), received(connection, data))[1],
-    )
+
+    def note(connection: StoreConnection, data: bytes) -> None:
+        sizes.append(len(data))
+        received(connection, data)
+
+    monkeypatch.setattr(shell.server.stores, "received", note)
     client = await shell.client(await shell.store_port())
     count = 20_000
     client.send(b"".join(ping(n) for n in range(count)))
