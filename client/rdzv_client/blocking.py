@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from rdzv_client import endpoint, operations
+from rdzv_client import operations
+from rdzv_client.access import Access
+from rdzv_client.credentials import Credentials
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout, from_reply
 from rdzv_client.generation import Member, fields_of, participants
@@ -23,6 +25,7 @@ from rdzv_client.nccl import NcclGeneration
 from rdzv_client.operations import Data, LeaveKind, Meeting, expect
 from rdzv_client.options import NodeOptions
 from rdzv_client.worker import WorkerEnvironment
+from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.messages import (
     Address,
     AnyReply,
@@ -171,22 +174,18 @@ class Client:
         server: `host:port`, `host`, `[v6]:port`, or several separated by commas; None takes
             `RDZV_ENDPOINT`, else 127.0.0.1:29500.
         run: run id.
-        options: see `NodeOptions`.
+        options: see `NodeOptions`; and `token_file`, `tls_ca`, `tls_cert`, `tls_key`,
+            `tls_server_name`, see `Credentials`. What is not given is taken from the environment.
 
     Raises:
-        ValueError: an argument is wrong; it is named.
+        ValueError: an argument is wrong, or a file that it names; it is named.
     """
 
     def __init__(self, server: str | None = None, *, run: str, **options: Any) -> None:
+        self.credentials = Credentials.take(options)
         self.options = NodeOptions(run=run, **options)
         self.generation: Generation | None = None
-        self._engine = Engine(
-            self.options.hello(),
-            endpoint.find(server),
-            connect_timeout_s=self.options.connect_timeout_s,
-            reconnect_timeout_s=self.options.reconnect_timeout_s,
-            on_view=self._see,
-        )
+        self._engine = Engine.of_node(self.options, server, self.credentials, self._see)
         self._calls = Calls(self._engine)
 
     @staticmethod
@@ -194,7 +193,7 @@ class Client:
         """In a training process that torchrun started: attach to the agent's generation.
 
         Raises:
-            ValueError: the environment is not that of a worker under rdzv.
+            ValueError: the environment is not that of a worker under rdzv, or it names a wrong file.
             RdzvError: the generation has ended, or the server cannot be reached.
         """
         return Worker(WorkerEnvironment.read())
@@ -344,6 +343,7 @@ class Worker:
         self._engine = Engine(
             environment.hello(),
             environment.endpoints,
+            Access(Credentials.find(), Grant(Scope.JOIN, environment.run)),
             connect_timeout_s=operations.OPERATION_S,
             reconnect_timeout_s=operations.GET_S,
             on_view=self._see,

@@ -10,10 +10,12 @@ from typing import Any
 import click
 
 from rdzv_client import endpoint, operations, show, show_inside
-from rdzv_client.admin import Admin
-from rdzv_client.blocking import Client
+from rdzv_client.cli_options import Target, credential_options, say
+from rdzv_client.cli_token import token
+from rdzv_client.credentials import Credentials
 from rdzv_client.errors import RdzvError
 from rdzv_proto import __version__
+from rdzv_proto.auth import Scope
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -26,10 +28,10 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except RdzvError as error:
-            click.echo(f"rdzv: {error}", err=True)
+            say(f"rdzv: {error}", err=True)
             sys.exit(EXIT_FAILED)
         except ValueError as error:
-            click.echo(f"rdzv: {error}", err=True)
+            say(f"rdzv: {error}", err=True)
             sys.exit(EXIT_USAGE)
 
 
@@ -49,11 +51,15 @@ class _Group(click.Group):
     default=3.0,
     help="Seconds to wait for the server.",
 )
+@credential_options
 @click.version_option(__version__, prog_name="rdzv", message="%(prog)s %(version)s")
 @click.pass_context
-def command(ctx: click.Context, server: str | None, timeout: float) -> None:
+def command(ctx: click.Context, /, server: str | None, timeout: float, **files: str | None) -> None:
     """Look at a rendezvous server and at the runs that meet there."""
-    ctx.obj = (server, timeout)
+    ctx.obj = Target(server, timeout, Credentials.find({}, **files))
+
+
+command.add_command(token)
 
 
 @command.command()
@@ -66,14 +72,14 @@ def command(ctx: click.Context, server: str | None, timeout: float) -> None:
     help="For people, or for programs (its keys are stable).",
 )
 @click.pass_obj
-def status(target: tuple[str | None, float], run: str | None, output: str) -> None:
+def status(target: Target, run: str | None, output: str) -> None:
     """Show the server, its runs, and with RUN the members of that run.
 
     For each run: its generation and fence, who is in with which group rank, the reason of the last
     quorum decision; with RUN also who waits at which barrier for whom, the workers' store, NCCL
     communicators and who has not fetched their ids, and which nodes cannot reach MASTER_ADDR.
     """
-    admin = Admin(*target)
+    admin = target.admin(run or "")
     try:
         where = endpoint.show(admin.endpoints)
         server, round_trip_s = admin.status()
@@ -82,15 +88,14 @@ def status(target: tuple[str | None, float], run: str | None, output: str) -> No
             rows = [(r, admin.members(r.run), admin.generation(r.run)) for r in runs]
             click.echo(show.document(where, server, round_trip_s, rows))
             return
-        click.echo(show.server_lines(where, server, round_trip_s))
-        click.echo()
+        say(show.server_lines(where, server, round_trip_s) + "\n")
         if run or len(runs) == 1:
-            click.echo(show.run_lines(runs[0], admin.members(runs[0].run)))
+            say(show.run_lines(runs[0], admin.members(runs[0].run)))
             inside = admin.generation(runs[0].run)
             if inside is not None and (text := show_inside.lines(inside)):
-                click.echo("\n" + text)
+                say("\n" + text)
         else:
-            click.echo(show.runs_table(runs) if runs else "no runs")
+            say(show.runs_table(runs) if runs else "no runs")
     finally:
         admin.close()
 
@@ -100,16 +105,16 @@ def status(target: tuple[str | None, float], run: str | None, output: str) -> No
 @click.option("--reason", default="", show_default=False, help="Shown to every node of the run.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def close(target: tuple[str | None, float], run: str, reason: str, yes: bool) -> None:
+def close(target: Target, run: str, reason: str, yes: bool) -> None:
     """End RUN for all its nodes; it refuses joins for the server's keep time."""
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError("close ends a job for all its nodes: say --yes")
         click.confirm(f"End run {run!r} for all its nodes?", abort=True)
-    admin = Admin(*target)
+    admin = target.admin(run, Scope.ADMIN)
     try:
         admin.close_run(run, reason)
-        click.echo(f"run {run} is closed")
+        say(f"run {run} is closed")
     finally:
         admin.close()
 
@@ -133,17 +138,15 @@ def close(target: tuple[str | None, float], run: str, reason: str, yes: bool) ->
     help="Your name in messages; the host name if not given.",
 )
 @click.pass_obj
-def barrier(
-    target: tuple[str | None, float], run: str, name: str, count: int, timeout_s: float, who: str
-) -> None:
+def barrier(target: Target, run: str, name: str, count: int, timeout_s: float, who: str) -> None:
     """Wait until COUNT clients have come to barrier NAME of RUN.
 
     For scripts: no node has to join. The rounds are counted by the server, so the same line can be
     used again. Ends with 0 when all are there, with 1 otherwise, saying who is there.
     """
-    with _visit(target, run, who) as client:
+    with target.visit(run, who) as client:
         meeting = client.barrier(name, count, timeout=timeout_s)
-    click.echo(f"{name}: all {count} are there (round {meeting.round})")
+    say(f"{name}: all {count} are there (round {meeting.round})")
 
 
 @command.group()
@@ -159,9 +162,9 @@ def kv() -> None:
     help="Seconds to wait for it.",
 )  # fmt: skip
 @click.pass_obj
-def kv_get(target: tuple[str | None, float], run: str, key: str, wait_s: float) -> None:
+def kv_get(target: Target, run: str, key: str, wait_s: float) -> None:
     """Print the value of KEY, byte for byte."""
-    with _visit(target, run) as client:
+    with target.visit(run) as client:
         value = client.kv.get(key, wait_s)
     out = sys.stdout.buffer
     out.write(value + (b"\n" if out.isatty() else b""))
@@ -178,7 +181,7 @@ def kv_get(target: tuple[str | None, float], run: str, key: str, wait_s: float) 
 )
 @click.pass_obj
 def kv_set(
-    target: tuple[str | None, float],
+    target: Target,
     run: str,
     key: str,
     value: str,
@@ -189,14 +192,14 @@ def kv_set(
     if if_absent and if_revision is not None:
         raise click.UsageError("--if-absent and --if-revision exclude each other")
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
-    with _visit(target, run) as client:
+    with target.visit(run) as client:
         if not if_absent and if_revision is None:
             click.echo(client.kv.set(key, data))
             return
         done = client.kv.cas(key, None, data, revision=if_revision or 0)
     if not done.swapped:
         there = "it is not there" if done.value is None else f"it has revision {done.revision}"
-        click.echo(f"rdzv: {key} was not set: {there}", err=True)
+        say(f"rdzv: {key} was not set: {there}", err=True)
         sys.exit(EXIT_FAILED)
     click.echo(done.revision)
 
@@ -206,9 +209,9 @@ def kv_set(
 @click.argument("key")
 @click.argument("delta", type=int, default=1)
 @click.pass_obj
-def kv_add(target: tuple[str | None, float], run: str, key: str, delta: int) -> None:
+def kv_add(target: Target, run: str, key: str, delta: int) -> None:
     """Add DELTA to the counter KEY, and print the sum."""
-    with _visit(target, run) as client:
+    with target.visit(run) as client:
         click.echo(client.kv.add(key, delta))
 
 
@@ -216,9 +219,9 @@ def kv_add(target: tuple[str | None, float], run: str, key: str, delta: int) -> 
 @click.argument("run")
 @click.argument("keys", nargs=-1, required=True)
 @click.pass_obj
-def kv_delete(target: tuple[str | None, float], run: str, keys: tuple[str, ...]) -> None:
+def kv_delete(target: Target, run: str, keys: tuple[str, ...]) -> None:
     """Delete KEYS, and print how many were there."""
-    with _visit(target, run) as client:
+    with target.visit(run) as client:
         click.echo(client.kv.delete(*keys))
 
 
@@ -231,28 +234,14 @@ def kv_delete(target: tuple[str | None, float], run: str, keys: tuple[str, ...])
     help="For people, or for programs.",
 )  # fmt: skip
 @click.pass_obj
-def kv_list(
-    target: tuple[str | None, float], run: str, prefix: str, values: bool, output: str
-) -> None:
+def kv_list(target: Target, run: str, prefix: str, values: bool, output: str) -> None:
     """List the keys that begin with PREFIX."""
-    with _visit(target, run) as client:
+    with target.visit(run) as client:
         rows = client.kv.list(prefix, values=values)
     if output == "json":
         click.echo(show_inside.keys_document(rows))
     else:
-        click.echo(show_inside.keys_table(rows, values=values) if rows else "no keys")
-
-
-def _visit(target: tuple[str | None, float], run: str, who: str = "") -> Client:
-    """A client of a run that does not join it."""
-    server, timeout_s = target
-    client = Client(server, run=run, name=who, connect_timeout_s=timeout_s)
-    try:
-        client.connect()
-    except BaseException:
-        client.close()
-        raise
-    return client
+        say(show_inside.keys_table(rows, values=values) if rows else "no keys")
 
 
 def main() -> None:

@@ -16,18 +16,21 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from rdzv_client import dial
-from rdzv_client.endpoint import Endpoint, show
-from rdzv_client.progress import ProgressLine
+from rdzv_client import dial, endpoint, tls
+from rdzv_client.access import Access
+from rdzv_client.connection import Connection
+from rdzv_client.credentials import Credentials
+from rdzv_client.endpoint import Endpoint
+from rdzv_client.options import NodeOptions
+from rdzv_client.reports import Reports
 from rdzv_client.revocations import Revocations
 from rdzv_client.session import Hello, Session
-from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
-from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin, Notice, Progress, View
+from rdzv_client.session_events import Answered, Event, State, StateChanged
+from rdzv_client.tls import DistrustError
+from rdzv_proto.auth import Grant, Scope
+from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin, NcclRevoked, View
 
 log = logging.getLogger("rdzv")
-
-READ_BYTES = 32 * 1024
-"""Per read. Most replies have a hundred bytes, and a larger buffer is mapped and unmapped each time."""
 
 IDLE_S = 5.0
 """Longest sleep of the thread; only a bound on what a bug could cost."""
@@ -46,6 +49,7 @@ class Engine:
     Args:
         hello: how to introduce itself.
         endpoints: servers, tried in turn.
+        access: what to show them, and what to demand of them.
         connect_timeout_s: patience before the first contact.
         reconnect_timeout_s: patience after a contact was lost.
         on_view: called with each new view of the generation.
@@ -55,6 +59,7 @@ class Engine:
         self,
         hello: Hello,
         endpoints: Sequence[Endpoint],
+        access: Access,
         *,
         connect_timeout_s: float,
         reconnect_timeout_s: float,
@@ -68,16 +73,16 @@ class Engine:
             time.monotonic(),
             connect_timeout_s=connect_timeout_s,
             reconnect_timeout_s=reconnect_timeout_s,
-            where=show(self.endpoints),
+            where=endpoint.show(self.endpoints),
         )
         self.local_host = self.remote_host = ""
         """Addresses of both ends of the present connection, or of the last one."""
         self.revocations = Revocations()
+        self._access = access
         self._on_view = on_view
         self._lock = threading.Lock()
         self._callbacks: dict[int, Callback] = {}
-        self._sock: socket.socket | None = None
-        self._unsent = b""
+        self._connection: Connection | None = None
         self._turn = 0
         self._stopping = False
         self._ended = False
@@ -85,7 +90,7 @@ class Engine:
         self._interrupted = False
         """A caller was interrupted while it sent: what went out is not known."""
         self._connected = threading.Event()
-        self._progress = ProgressLine(self.run)
+        self._reports = Reports(self.run, self.session.where)
         self._wake_out, self._wake_in = socket.socketpair()
         for end in (self._wake_out, self._wake_in):
             end.setblocking(False)
@@ -95,6 +100,24 @@ class Engine:
         self._thread = threading.Thread(target=self._main, name="rdzv", daemon=True)
         _engines.add(self)
         self._thread.start()
+
+    @classmethod
+    def of_node(
+        cls,
+        options: NodeOptions,
+        server: str | None,
+        credentials: Credentials,
+        on_view: Callable[[View], None],
+    ) -> "Engine":
+        """The engine of a node, with its settings."""
+        return cls(
+            options.hello(),
+            endpoint.find(server),
+            Access(credentials, Grant(Scope.JOIN, options.run)),
+            connect_timeout_s=options.connect_timeout_s,
+            reconnect_timeout_s=options.reconnect_timeout_s,
+            on_view=on_view,
+        )
 
     # --- for the clients ----------------------------------------------------------------------
 
@@ -120,7 +143,9 @@ class Engine:
                 self._interrupted = True
                 self._wake()
                 raise
-            needs_thread = bool(self._unsent) or self.session.over
+            connection = self._connection
+            unsent = connection is not None and bool(connection.unsent)
+            needs_thread = unsent or self._interrupted or self.session.over
         if needs_thread:
             self._wake()
             self._hand_out_the_rest()
@@ -170,111 +195,104 @@ class Engine:
             self.session.tick(now)
             if self._interrupted:
                 self._drop_interrupted(now)
-            if self.session.wants_disconnect and self._sock is not None:
+            if self.session.wants_disconnect and self._connection is not None:
                 self._close_socket()
                 self.session.disconnected(now, self.session.last_error)
             attempt_at = self.session.reconnect.attempt_at
             self._send()
             events = self.session.events()
-            due = (self.session.next_deadline(), self._progress.due_at)
+            due = (self.session.next_deadline(), self._reports.due_at)
             until = min((at for at in due if at is not None), default=now + IDLE_S)
         # Handed out last: a caller that wakes up finds this thread asleep, not holding the GIL.
         if not self._dispatch(events):
             return
-        if self._sock is None and attempt_at is not None and now >= attempt_at:
+        if self._connection is None and attempt_at is not None and now >= attempt_at:
             self._connect()
         else:
             self._wait(until - now)
-            self._say_progress()
+            self._reports.tick(time.monotonic())
 
     def _wait(self, pause_s: float) -> None:
         """Sleep until there is input, a wake-up or a deadline; then read."""
-        sock = self._sock
-        if sock is not None:
-            interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-            if interest != self._interest:
-                self._interest = interest
-                self._selector.modify(sock, interest)
+        connection = self._connection
+        if connection is not None and connection.interest != self._interest:
+            self._interest = connection.interest
+            self._selector.modify(connection.sock, self._interest)
         for key, mask in self._selector.select(min(max(0.0, pause_s), IDLE_S)):
             if key.fileobj is self._wake_out:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_out.recv(4096)
-            elif mask & selectors.EVENT_READ and sock is not None:
-                self._read(sock)
+            elif connection is not None and connection.readable(mask):
+                self._read(connection)
 
-    def _read(self, sock: socket.socket) -> None:
+    def _read(self, connection: Connection) -> None:
         """Read before anything is judged: an answer may be waiting in the kernel."""
-        try:
-            data = sock.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            data, reason = b"", dial.reason(error)
-        else:
-            reason = "the server closed the connection"
-        with self._lock:
-            now = time.monotonic()
-            if data:
-                self.session.received(now, data)
+        with self._lock:  # TLS cannot be read by one thread while another one writes
+            try:
+                data = connection.receive()
+            except OSError as error:
+                self._lost(dial.reason(error), error)
             else:
-                self._close_socket()
-                if self.session.wants_disconnect:
-                    reason = self.session.last_error
-                self.session.disconnected(now, reason)
+                self.session.received(time.monotonic(), data)
+
+    def _lost(self, reason: str, error: Exception) -> None:
+        """A connection, or an attempt at one, has ended. Called with the lock held."""
+        session, now = self.session, time.monotonic()
+        if session.wants_disconnect:
+            reason = session.last_error
+        elif self._connection is not None and not session.connected_now:
+            reason = self._access.hint(reason, error)
+        self._close_socket()
+        if isinstance(error, DistrustError):
+            session.distrusted(now, reason, tls.ACTION)
+        else:
+            session.disconnected(now, reason)
 
     def _connect(self) -> None:
         """One attempt: resolve the name afresh, try its addresses in turn."""
-        endpoint = self.endpoints[self._turn % len(self.endpoints)]
+        to = self.endpoints[self._turn % len(self.endpoints)]
         self._turn += 1
         with self._lock:
             patience_s = self.session.reconnect.attempt_s
             self.session.connecting()
         try:
-            sock = dial.connect(endpoint, patience_s)
-        except OSError as error:
+            token = self._access.token()  # before the server's patience for a hello begins
+            sock = dial.connect(to, patience_s, self._access.tls)
+        except (OSError, ValueError) as error:
             with self._lock:
-                self.session.disconnected(time.monotonic(), f"{endpoint}: {dial.reason(error)}")
+                self._lost(f"{to}: {dial.reason(error)}", error)
             return
         with self._lock:
             if self._stopping:
                 sock.close()
                 return
-            self._sock = sock
+            self._connection = Connection(sock, self._access.tls)
             self._interrupted = False  # nothing was written to this one
             self._interest = selectors.EVENT_READ
             self._selector.register(sock, self._interest)
             self.local_host, self.remote_host = dial.hosts(sock)
-            self.session.connected(time.monotonic())
+            self.session.connected(time.monotonic(), self._access.prover(token, sock))
             self._send()
 
     def _drop_interrupted(self, now: float) -> None:
         """Part of a frame may be missing or written twice: only a new connection is certain again.
         Requests are repeated there under their ids, and the server does each of them once."""
         self._interrupted = False
-        if self._sock is not None:
+        if self._connection is not None:
             self._close_socket()
             self.session.disconnected(now, "a signal interrupted this process while it sent")
 
     def _send(self) -> None:
         """Write what the session has, as far as the socket takes it. Called with the lock held."""
-        self._unsent += self.session.data_to_send()
-        if self._sock is None or self._interrupted or not self._unsent:
-            return
-        try:
-            sent = self._sock.send(self._unsent)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent = b""  # the read side notices and reports it
-            return
-        self._unsent = self._unsent[sent:]
+        data = self.session.data_to_send()
+        if self._connection is not None and not self._interrupted:
+            self._connection.send(data)
 
     def _close_socket(self) -> None:
-        self._unsent = b""
-        if self._sock is not None:
-            self._selector.unregister(self._sock)
-            self._sock.close()
-            self._sock = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._selector.unregister(connection.sock)
+            connection.close()
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
@@ -315,42 +333,18 @@ class Engine:
                 callback = self._callbacks.pop(event.request_id, None)
                 if callback is not None:
                     callback(event.reply)
-            case View():
-                if event.waiting and event.reason and event.ended is None:
-                    log.info("rdzv[%s] %s", self.run, event.reason)
-                self._on_view(event)
-            case StateChanged():
-                self._state_changed(event)
-            case Unreachable():
-                log.warning(
-                    "rdzv[%s] server %s not reachable for %.0f s (giving up after %.0f s): %s",
-                    self.run, self.session.where, event.elapsed_s, event.limit_s, event.reason,
-                )  # fmt: skip
-            case Progress():
-                log.info(self._progress.take(time.monotonic(), event))
-            case Notice():
-                log.warning("rdzv[%s] %s", self.run, event.message)
-            case _:
+            case NcclRevoked():
                 self.revocations.take(event)
-
-    def _state_changed(self, event: StateChanged) -> None:
-        to = f"connection to {self.session.where}"
-        if event.state is State.SUSPENDED:
-            log.warning("rdzv[%s] %s lost: %s", self.run, to, event.reason)
-            return
-        if event.away_s:
-            log.warning("rdzv[%s] %s restored after %.1f s", self.run, to, event.away_s)
-        self._connected.set()
+            case _:
+                self._reports.take(time.monotonic(), event)
+        if isinstance(event, View):
+            self._on_view(event)
+        elif isinstance(event, StateChanged) and event.state is not State.SUSPENDED:
+            self._connected.set()
 
     def progress_over(self) -> None:
         """Nobody waits any more."""
-        self._progress.stop()
-
-    def _say_progress(self) -> None:
-        if self._progress.due_at is not None:
-            text = self._progress.tick(time.monotonic())
-            if text is not None:
-                log.info(text)
+        self._reports.stop()
 
     def forked(self) -> None:
         """In a forked child: give the socket up, so that the parent's death closes it, and fail
@@ -363,9 +357,10 @@ class Engine:
         )
         self.session.events()  # what they tell has happened to the parent
         self._connected.set()
-        for sock in (self._sock, self._wake_in, self._wake_out, self._selector):
-            if sock is not None:
-                sock.close()
+        if self._connection is not None:
+            self._connection.sock.close()  # says nothing: a word of TLS would be the parent's
+        for end in (self._wake_in, self._wake_out, self._selector):
+            end.close()
 
 
 _engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()

@@ -22,6 +22,7 @@ from typing import ClassVar
 
 from rdzv_proto.errors import ERRORS, ErrorCode, ErrorInfo, info
 from rdzv_proto.messages import Error
+from rdzv_proto.text import visible
 
 _CLASSES: dict[ErrorCode, type["RdzvError"]] = {}
 
@@ -40,7 +41,8 @@ class RdzvError(Exception):
     def __init__(self, message: str, action: str = "") -> None:
         self.message = message
         self.action = action or self.info.action
-        super().__init__(f"{message}. {self.action} [{self.info.label}]".replace(".. ", ". "))
+        text = f"{message}. {self.action} [{self.info.label}]"
+        super().__init__(text.replace(".. ", ". ").replace("?. ", "? "))
 
     def __init_subclass__(cls) -> None:
         if "code" in cls.__dict__:
@@ -307,4 +309,5 @@ class RequestTimeout(Timeout):
 
 def from_reply(error: Error) -> RdzvError:
     """The exception for an error reply; a code of a newer server reads as its nearest kind."""
-    return _CLASSES[info(error.code).code](error.message, error.action)
+    kind = _CLASSES[info(error.code).code]
+    return kind(visible(error.message), visible(error.action))

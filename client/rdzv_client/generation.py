@@ -5,8 +5,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from rdzv_client.operations import BarrierKind
 from rdzv_proto.messages import Address, Ended, Fence, Joined, MemberStatus, View
+from rdzv_proto.text import visible
 
 log = logging.getLogger("rdzv")
 
@@ -124,20 +127,22 @@ class GenerationState:
             return
         self.waiting = view.waiting
         if view.ended is not None:
-            self.ended.set(view.ended)
+            reason = visible(view.ended.reason)
+            self.ended.set(replace(view.ended, reason=reason))
 
 
 def fields_of(run: str, joined: Joined) -> dict[str, object]:
-    """The constructor arguments that an assignment gives."""
+    """The constructor arguments that an assignment gives; texts of the server are escaped, since
+    they go into logs."""
     return {
         "run": run,
         "rank": joined.group_rank,
         "world_size": joined.world_size,
         "fence": joined.fence,
-        "reason": joined.reason,
+        "reason": visible(joined.reason),
         "digest": joined.digest,
         "master": joined.master,
-        "master_reason": joined.master_reason,
+        "master_reason": visible(joined.master_reason),
         "worker_token": joined.worker_token,
         "store_port": joined.store_port,
     }

@@ -3,6 +3,7 @@
 import random
 
 from rdzv_client import backoff
+from rdzv_proto.errors import ErrorCode
 
 COMPLAIN_S = 5.0
 """One line per this time while the server cannot be reached."""
@@ -49,6 +50,14 @@ class Reconnect:
     @property
     def _quick(self) -> bool:
         return self._met and self._failures < len(backoff.QUICK_S)
+
+    def given_up(self, now: float, where: str, last_error: str) -> tuple[ErrorCode, str]:
+        """What it is, and what to say, when patience has ended."""
+        contact = "lost contact with" if self._met else "cannot reach"
+        return ErrorCode.CONNECTION_LOST, (
+            f"{contact} rdzv-server at {where} for {now - self.away_since:.1f} s (limit "
+            f"{self.patience_s:g} s); last error: {last_error}"
+        )
 
     def met(self) -> None:
         """The server welcomed us."""

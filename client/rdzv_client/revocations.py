@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from rdzv_proto.messages import Fence, NcclRevoked
+from rdzv_proto.text import visible
 
 log = logging.getLogger("rdzv")
 
@@ -34,7 +35,7 @@ class Revocations:
     def take(self, push: NcclRevoked) -> None:
         """The server took ids back. Never blocks, never raises."""
         key = (push.fence, push.group, push.attempt)
-        log.warning("rdzv %s", push.message)
+        log.warning("rdzv %s", visible(push.message))
         with self._lock:
             listeners = self._listeners.pop(key, [])
             self._kept[key] = push.message

@@ -12,14 +12,17 @@ request id after a reconnect, and the server does each of them once. When the se
 
 import random
 
+from msgspec.structs import replace
+
 from rdzv_client.heartbeat import Heartbeats
 from rdzv_client.inflight import InFlight
+from rdzv_client.proving import Prover, unauthenticated
 from rdzv_client.reconnect import Reconnect
 from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
 from rdzv_client.watch import Watch
 from rdzv_proto import codec, limits
 from rdzv_proto.errors import ErrorCode, Retry, info
-from rdzv_proto.framing import PREAMBLE, FrameBuffer, FrameTooLargeError
+from rdzv_proto.framing import LENGTH_BYTES, PREAMBLE, FrameBuffer, FrameTooLargeError
 from rdzv_proto.messages import (
     AnyPush,
     AnyReply,
@@ -44,7 +47,10 @@ from rdzv_proto.messages import (
 )
 
 HELLO_S = 5.0
-"""A server that accepts but does not answer a hello within this time is not one, or is stalled."""
+"""A server that accepts but does not answer a hello (and our proof) within this time is none, or stalled."""
+
+TLS_ALERT = b"\x15\x03"
+"""How a server that speaks TLS turns away a client that does not; no frame begins like this."""
 
 Hello = HelloNode | HelloWorker | HelloAdmin
 
@@ -86,6 +92,7 @@ class Session:
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
         self._attempts = 0
         self._hello_id = 0
+        self._prover = Prover()
         self._hello_until: float | None = None
         self._resume: Resume | None = None
         self._beats = Heartbeats()
@@ -158,8 +165,9 @@ class Session:
         self.reconnect.attempt_at = None
         self.wants_disconnect = False
 
-    def connected(self, now: float) -> None:
-        """The connection stands: introduce ourselves."""
+    def connected(self, now: float, prover: Prover | None = None) -> None:
+        """The connection stands: introduce ourselves, with proof if that is asked for."""
+        self._prover = prover or Prover()
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
         self._out = [PREAMBLE]
         self.last_error = f"{self.where} accepted the connection but does not answer: is it rdzv?"
@@ -184,6 +192,13 @@ class Session:
             self.reconnect.hold_off(now, self._pause_s)
             self._pause_s = 0.0
 
+    def distrusted(self, now: float, reason: str, action: str) -> None:
+        """A certificate was refused. Nothing mends that before the first contact; after it, one side
+        may have its new certificate a little later than the other."""
+        if self.welcome is None and self.state is not State.OVER:
+            self._over(unauthenticated(reason, action))
+        self.disconnected(now, reason)
+
     def received(self, now: float, data: bytes) -> None:
         """Bytes came."""
         self._frames.feed(data)
@@ -194,6 +209,8 @@ class Session:
                 self._message(now, request_id, message)
         except (FrameTooLargeError, codec.MalformedError) as error:
             self.last_error = f"{self.where} does not speak the rdzv protocol ({error})"
+            if self.state is not State.CONNECTED and data.startswith(TLS_ALERT):
+                self.last_error = f"{self.where} speaks TLS; this client was not told to (tls_ca)"
             self.wants_disconnect = True
 
     def tick(self, now: float) -> None:
@@ -240,21 +257,26 @@ class Session:
         self._hello_until = now + HELLO_S
         hello = self._hello
         if not isinstance(hello, HelloAdmin):
-            fields = {f: getattr(hello, f) for f in hello.__struct_fields__}
-            hello = type(hello)(**fields | {"attempt": self._attempts, "resume": self._resume})
-        self._out.append(codec.encode(self._hello_id, hello))
+            hello = replace(hello, attempt=self._attempts, resume=self._resume)
+        frame = codec.encode(self._hello_id, hello)
+        self._prover.hello(frame[LENGTH_BYTES:])
+        self._out.append(frame)
 
     def _message(self, now: float, request_id: int, message: AnyReply | AnyPush) -> None:
+        unproved = self._prover.required and self.state is not State.CONNECTED
         match message:
+            case Goodbye():
+                self._goodbye(message)
+            case ViewChanged() | Progress() | Notice() | NcclRevoked() if unproved:
+                pass  # anybody could say so
             case ViewChanged(view=view):
                 self._note(self.watch.take(view))
             case Progress() | Notice() | NcclRevoked():
                 self._events.append(message)
-            case Goodbye():
-                self._goodbye(message)
             case _ if request_id == self._hello_id:
-                self._hello_until = None
                 self._hello_answered(now, message)
+            case _ if unproved:
+                pass
             case _ if self._beats.answered(request_id):
                 pass
             case _ if self._in_flight.take(request_id) is not None:
@@ -271,8 +293,15 @@ class Session:
 
     def _hello_answered(self, now: float, reply: AnyReply) -> None:
         if isinstance(reply, Welcome):
-            self._welcomed(now, reply)
-            return
+            if (answer := self._prover.answer(reply)) is not None:
+                self._hello_id = self._in_flight.next_id()
+                self._out.append(codec.encode(self._hello_id, answer))
+                return
+            if (doubt := self._prover.doubt(reply, self.where)) is None:
+                self._welcomed(now, reply)
+                return
+            reply = doubt
+        self._hello_until = None
         if not isinstance(reply, Error):
             self.last_error = f"{self.where} answered a hello with {reply.op}"
             self.wants_disconnect = True
@@ -288,16 +317,7 @@ class Session:
             self._over(reply)
 
     def _welcomed(self, now: float, welcome: Welcome) -> None:
-        if welcome.challenge:
-            self._over(
-                Error(
-                    code=ErrorCode.UNAUTHENTICATED,
-                    message=f"{self.where} demands authentication; this client has no token",
-                    action=info(ErrorCode.UNAUTHENTICATED).action,
-                )
-            )
-            return
-        first = self.welcome is None
+        first, self._hello_until = self.welcome is None, None
         self.welcome = welcome
         if welcome.session:
             self._resume = Resume(welcome.epoch, welcome.session, welcome.token)
@@ -343,18 +363,8 @@ class Session:
             self._over(Error(code=goodbye.code, message=goodbye.message, action=row.action))
 
     def _give_up(self, now: float) -> None:
-        elapsed = now - self.reconnect.away_since
-        contact = "cannot reach" if self.welcome is None else "lost contact with"
-        self._over(
-            Error(
-                code=ErrorCode.CONNECTION_LOST,
-                message=(
-                    f"{contact} rdzv-server at {self.where} for {elapsed:.1f} s (limit "
-                    f"{self.reconnect.patience_s:g} s); last error: {self.last_error}"
-                ),
-                action=info(ErrorCode.CONNECTION_LOST).action,
-            )
-        )
+        code, text = self.reconnect.given_up(now, self.where, self.last_error)
+        self._over(Error(code=code, message=text, action=info(code).action))
 
     def _over(self, why: Error) -> None:
         self.state, self.failure = State.OVER, why

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rdzv_proto.messages import GenerationStatus, MemberStatus, RunStatus, ServerStatus
+from rdzv_proto.text import visible
 
 _NONE = "–"
 
@@ -23,7 +24,8 @@ def duration(ms: float) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be."""
+    """Columns as wide as they need to be; what others wrote is escaped, cell by cell."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -33,13 +35,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def server_lines(where: str, status: ServerStatus, round_trip_s: float) -> str:
     """Two lines about the server itself."""
+    refused = f" · {status.denied} refused for their credentials" if status.denied else ""
     return (
         f"server {where} · {status.server} · protocol {status.protocol} · instance "
         f"{status.instance} · epoch {status.epoch} · state {status.state} · up "
         f"{duration(status.uptime_ms)}\n"
         f"{_count(status.runs, 'run')} · {_count(status.sessions, 'session')} · "
         f"{_count(status.connections, 'connection')} · stalled {_count(status.stalls, 'time')} "
-        f"({duration(status.stalled_ms)}) · round trip {round_trip_s * 1000:.1f} ms"
+        f"({duration(status.stalled_ms)}) · round trip {round_trip_s * 1000:.1f} ms{refused}"
     )
 
 

@@ -14,6 +14,7 @@ from rdzv_proto.messages import (
     ProbeStatus,
     StoreStatus,
 )
+from rdzv_proto.text import visible
 
 VALUE_CHARS_SHOWN = 60
 """Of a value in a table; a line should stay a line."""
@@ -40,10 +41,10 @@ def lines(status: GenerationStatus) -> str:
 
 
 def keys_table(rows: Sequence[KeyEntry], *, values: bool) -> str:
-    """One row per key; control characters of clients are escaped."""
+    """One row per key; `table` escapes what clients wrote."""
     head = ("KEY", "REVISION", "BYTES") + (("VALUE",) if values else ())
     body = [
-        (_printable(row.key), str(row.revision), str(row.value_bytes))
+        (row.key, str(row.revision), str(row.value_bytes))
         + ((_value(row.value or b""),) if values else ())
         for row in rows
     ]
@@ -134,11 +135,6 @@ def _ranges(ranks: Sequence[int]) -> str:
 
 def _value(value: bytes) -> str:
     try:
-        text = _printable(value.decode())
+        return visible(value.decode(), VALUE_CHARS_SHOWN)
     except UnicodeDecodeError:
-        text = f"0x{value.hex()}"
-    return text if len(text) <= VALUE_CHARS_SHOWN else f"{text[:VALUE_CHARS_SHOWN]}…"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return visible(f"0x{value.hex()}", VALUE_CHARS_SHOWN)

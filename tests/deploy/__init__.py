@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "Dockerfile"
 UNIT = DEPLOY / "rdzv-server.service"
+TOKEN = DEPLOY / "token.conf"
+"""A drop-in of the unit."""
 README = DEPLOY / "README.md"
 
 SCRIPTS = sysconfig.get_path("scripts")

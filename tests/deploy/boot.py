@@ -10,9 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.deploy import ROOT, UNIT, run
+from tests.deploy import ROOT, TOKEN, UNIT, run
 from tests.deploy.debian import (
-    CONSTRAINTS,
     VERSION_LINE,
     CheckError,
     debian,
@@ -22,6 +21,7 @@ from tests.deploy.debian import (
     since,
     wheels,
 )
+from tests.deploy.lock import CONSTRAINTS
 
 NEEDS = {"mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container"}
 
@@ -68,10 +68,12 @@ def enable(tree: Path) -> None:
         link = units / "multi-user.target.wants" / name
         link.unlink(missing_ok=True)
         link.symlink_to(f"/etc/systemd/system/{name}")
+    shutil.rmtree(units / f"{UNIT.name}.d", ignore_errors=True)
+    shutil.copy(TOKEN, tree / TOKEN.name)  # the guest installs it when its turn has come
     shutil.copy(GUEST, tree / "guest.sh")
     # A minimal tree has none, and with two addresses the lookup sorts them.
     (tree / "etc" / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
-    (tree / "etc" / "rdzv" / "rdzv.env").unlink(missing_ok=True)
+    shutil.rmtree(tree / "etc" / "rdzv", ignore_errors=True)
     (tree / "result").unlink(missing_ok=True)
 
 

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.deploy import ROOT, run, tool
+from tests.deploy import run, tool
+from tests.deploy.lock import BUILD, RUN
 
 PYTHON = "python3,python3-venv,python3-pip,python-is-python3,ca-certificates"
 """As much as the official image of Python has."""
 
-CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 VERSION_LINE = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
@@ -76,7 +76,7 @@ def debian(target: Path, *packages: str) -> None:
 
 
 def wheels(folder: Path, python: str) -> Path:
-    """A folder with the wheels that building and installing `rdzv[server]` needs.
+    """A folder with the wheels that building and installing `rdzv[server]` needs, and no others.
 
     Args:
         folder: to put it in.
@@ -85,8 +85,8 @@ def wheels(folder: Path, python: str) -> Path:
     target = folder / "wheels"
     shutil.rmtree(target, ignore_errors=True)
     do(
-        sys.executable, "-m", "pip", "download", "--quiet", "--dest", target, "-c", CONSTRAINTS,
-        "--only-binary=:all:", "--python-version", python, f"{ROOT}[server]", "hatchling",
+        sys.executable, "-m", "pip", "download", "--quiet", "--dest", target, "--require-hashes",
+        "--only-binary=:all:", "--python-version", python, "-r", RUN, "-r", BUILD,
     )  # fmt: skip
     return target
 

@@ -34,6 +34,50 @@ echo RDZV_INSECURE_NO_AUTH=1 >>/etc/rdzv/rdzv.env
 systemctl restart $unit
 status 127.0.0.1:29600
 
+# With a token, as deploy/README.md says: its group may read it, so the service can.
+groupadd --system --force rdzv
+install -d -m 750 -g rdzv /etc/rdzv
+rdzv token new | install -m 640 -g rdzv /dev/stdin /etc/rdzv/token
+install -D -m 644 /token.conf /etc/systemd/system/$unit.service.d/token.conf
+systemctl daemon-reload
+echo RDZV_HOST=0.0.0.0 >/etc/rdzv/rdzv.env
+systemctl restart $unit
+by() { RDZV_TOKEN_FILE=$1 status 127.0.0.1:29500; }
+by /etc/rdzv/token
+if status 127.0.0.1:29500; then exit 1; fi
+pid=$(get MainPID)
+grep -E "^Groups:.*\b$(getent group rdzv | cut -d: -f3)\b" /proc/$pid/status
+
+# Exchanged in two steps, without a restart.
+soon() { for _ in $(seq 100); do "$@" && return; sleep 0.1; done; exit 1; }
+not() { ! "$@"; }
+install -m 600 /etc/rdzv/token /old
+(umask 077 && rdzv token new >/new)
+cat /new >>/etc/rdzv/token
+systemctl reload $unit
+soon by /new
+by /old
+cat /new >/etc/rdzv/token
+systemctl reload $unit
+soon not by /old
+by /new
+test "$(get MainPID)" = $pid
+
+# Readable for everybody: refused.
+chmod 644 /etc/rdzv/token
+systemctl restart $unit
+timeout 20 sh -c 'until journalctl -u rdzv-server | grep "mode 0644"; do sleep 0.1; done'
+chmod 640 /etc/rdzv/token
+
+# As a credential of systemd.
+printf '[Service]\nLoadCredential=token:/etc/rdzv/token\nEnvironment=RDZV_TOKEN_FILE=%%d/token\n' \
+    >/etc/systemd/system/$unit.service.d/token.conf
+systemctl daemon-reload
+systemctl restart $unit
+by /new
+rm -r /etc/systemd/system/$unit.service.d /etc/rdzv/token
+systemctl daemon-reload
+
 # Both loops run under the filters, and names are looked up.
 for loop in asyncio uvloop; do
     printf 'RDZV_HOST=localhost\nRDZV_LOOP=%s\n' $loop >/etc/rdzv/rdzv.env

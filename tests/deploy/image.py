@@ -7,9 +7,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import trustme
 
 from rdzv_proto import PORT_DEFAULT, __version__
 from tests.deploy import DEPLOY, DOCKERFILE, ROOT, command, run
@@ -27,6 +29,9 @@ NEEDS = {
     "/usr/lib/podman/aardvark-dns": "aardvark-dns",
 }
 """Tools, with the Debian package that has each."""
+
+MOUNTED = "/etc/rdzv"
+"""Where a container finds its secrets."""
 
 STOP_S = 10
 """What an engine waits by default before it kills."""
@@ -121,9 +126,73 @@ def check(folder: Path) -> None:
         check_container(made, "flag", PORT_DEFAULT, ("localhost/rdzv", "--insecure-no-auth"))
         variables = ("--env", "RDZV_INSECURE_NO_AUTH=1", "--env", "RDZV_PORT=29600")
         check_container(made, "variable", 29600, (*variables, "localhost/rdzv"))
+        check_guarded(made, folder / "secret")
 
 
-def check_container(made: Engine, name: str, port: int, words: tuple[str, ...]) -> None:
+def check_guarded(made: Engine, secret: Path) -> None:
+    """With a token and a certificate, mounted as the README says."""
+    secret.mkdir(exist_ok=True)
+    told = guard(secret)
+    volume = ("--volume", f"{secret}:{MOUNTED}:ro")
+    inside = [f"--env={key}={value}" for key, value in told.items()]
+    outside = {key: value.replace(MOUNTED, str(secret)) for key, value in told.items()}
+    outside = {k: v for k, v in outside.items() if k not in ("RDZV_TLS_CERT", "RDZV_TLS_KEY")}
+    check_container(
+        made, "secret", PORT_DEFAULT, (*volume, *inside, "localhost/rdzv"), outside, secret
+    )
+
+
+def guard(secret: Path) -> dict[str, str]:
+    """Token, certificate and key for user 65532, and the variables that name them in a container."""
+    authority = trustme.CA()
+    mine = authority.issue_cert("rdzv.test")
+    files = {
+        "token": do(command("rdzv"), "token", "new").encode(),
+        "ca.crt": authority.cert_pem.bytes(),
+        "tls.crt": mine.cert_chain_pems[0].bytes(),
+        "tls.key": mine.private_key_pem.bytes(),
+    }
+    for name, content in files.items():
+        put(secret / name, content)
+    return {
+        "RDZV_TOKEN_FILE": f"{MOUNTED}/token",
+        "RDZV_TLS_CERT": f"{MOUNTED}/tls.crt",
+        "RDZV_TLS_KEY": f"{MOUNTED}/tls.key",
+        "RDZV_TLS_CA": f"{MOUNTED}/ca.crt",
+        "RDZV_TLS_SERVER_NAME": "rdzv.test",
+    }
+
+
+def put(path: Path, content: bytes) -> None:
+    """A file for the container's user, in place of one that was there."""
+    part = path.with_suffix(".part")
+    part.touch(0o400)
+    part.write_bytes(content)
+    os.chown(part, 65532, 65532)
+    part.rename(path)
+
+
+def check_exchange(made: Engine, name: str, ask: Callable[[], int], token: Path) -> None:
+    """A new token in the mounted folder, and a reload."""
+    old = token.read_bytes()
+    put(token, do(command("rdzv"), "token", "new").encode())
+    hold(ask() == 1, "the new token is not good yet")
+    do(*made.podman, "kill", "--signal", "HUP", name)
+    until(lambda: ask() == 0, 10, "the new token is good")
+    put(token, old)
+    hold(ask() == 1, "after a reload the new token is good, and the old one is not")
+    do(*made.podman, "kill", "--signal", "HUP", name)
+    until(lambda: ask() == 0, 10, "the old token is good")
+
+
+def check_container(
+    made: Engine,
+    name: str,
+    port: int,
+    words: tuple[str, ...],
+    environment: dict[str, str] | None = None,
+    secret: Path | None = None,
+) -> None:
     """Run one with a published port, look at it from outside, and stop it."""
     print(f"container told by a {name}:")
     options = ("--detach", "--name", name, "--network", "bridge", "-p", f"127.0.0.1::{port}")
@@ -137,8 +206,14 @@ def check_container(made: Engine, name: str, port: int, words: tuple[str, ...]) 
     until(lambda: "READY " in logs(), 20, f"READY in {logs()}")
     hold(True, f"ready after {since(start)}")
     outside = do(*made.podman, "port", name).split(" -> ")[1]
-    do(*made.inside, command("rdzv"), "--server", outside, "status")
-    hold(True, f"answers at the published port {outside}")
+
+    def ask() -> int:
+        words = (*made.inside, command("rdzv"), "--server", outside, "status")
+        return run(*words, environment=environment).returncode
+
+    hold(ask() == 0, f"answers at the published port {outside}")
+    if secret is not None:
+        check_exchange(made, name, ask, secret / "token")
 
     def health() -> int:
         return run(*made.podman, "healthcheck", "run", name).returncode

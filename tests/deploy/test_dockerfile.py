@@ -1,5 +1,6 @@
 """The image's file: what it starts, how its health is asked for, and what lint says."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.deploy import (
     DEPLOY,
@@ -17,6 +19,7 @@ from tests.deploy import (
     README,
     ROOT,
     SCRIPTS,
+    TOKEN,
     UNIT,
     command,
     flags,
@@ -50,20 +53,49 @@ def health_line() -> str:
     return the("HEALTHCHECK").partition("CMD ")[2].strip()
 
 
-def health(host: str, port: int) -> subprocess.CompletedProcess[str]:
+def health(
+    host: str, port: int, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the health check as the image would: with /bin/sh, by the names on PATH."""
     path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
     variables = {"PATH": path, "RDZV_HOST": host, "RDZV_PORT": str(port)}
-    return run("/bin/sh", "-c", health_line(), environment=variables)
+    return run("/bin/sh", "-c", health_line(), environment=variables | (environment or {}))
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    started = Server(tmp_path, os.urandom(6).hex())
+@contextlib.contextmanager
+def serving(folder: Path, environment: dict[str, str] | None = None) -> Iterator[Server]:
+    """A server that is told by variables, as one in a container is."""
+    started = Server(folder, os.urandom(6).hex(), environment=environment)
     try:
         yield started
     finally:
         started.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path) as started:
+        yield started
+
+
+def secrets(folder: Path) -> dict[str, str]:
+    """A token, and a certificate for another name than the health check asks at."""
+    token = folder / "token"
+    token.touch(0o440)
+    token.write_text(run(command("rdzv"), "token", "new").stdout)
+    authority = trustme.CA()
+    mine = authority.issue_cert("rdzv.test")
+    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
+    (folder / "tls.key").touch(0o440)
+    mine.private_key_pem.write_to_path(str(folder / "tls.key"))
+    mine.cert_chain_pems[0].write_to_path(str(folder / "tls.crt"))
+    return {
+        "RDZV_TOKEN_FILE": str(token),
+        "RDZV_TLS_CERT": str(folder / "tls.crt"),
+        "RDZV_TLS_KEY": str(folder / "tls.key"),
+        "RDZV_TLS_CA": str(folder / "ca.crt"),
+        "RDZV_TLS_SERVER_NAME": "rdzv.test",
+    }
 
 
 def test_hadolint_has_nothing_to_say() -> None:
@@ -110,7 +142,7 @@ def test_every_flag_and_variable_in_deploy_exists() -> None:
     for flag in flags(health_line()):
         assert flag in help_of("rdzv") + help_of("rdzv", "status"), flag
     known = set(re.findall(r"RDZV_[A-Z_]*[A-Z]", help_of("rdzv-server") + help_of("rdzv")))
-    for file in (DOCKERFILE, UNIT, README):
+    for file in (DOCKERFILE, UNIT, TOKEN, README):
         used = set(re.findall(r"RDZV_[A-Z_]*[A-Z]", file.read_text())) - {"RDZV_NAME"}
         assert used <= known, f"{file.name}: {used - known}"
 
@@ -121,6 +153,27 @@ def test_the_health_check_of_a_good_server_returns_0_and_says_nothing(
 ) -> None:
     ran = health(host, server.port)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("what", [("TOKEN",), ("TOKEN", "TLS")], ids="+".join)
+def test_the_health_check_asks_with_the_variables_of_the_server(
+    tmp_path: Path, what: tuple[str, ...]
+) -> None:
+    told = {k: v for k, v in secrets(tmp_path).items() if k.split("_")[1] in what}
+    with serving(tmp_path, told) as server:
+        ran = health("127.0.0.1", server.port, told)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+        assert health("127.0.0.1", server.port).returncode == 1, "without them"
+
+
+def test_the_health_check_shows_the_certificate_of_the_server_where_clients_need_one(
+    tmp_path: Path,
+) -> None:
+    told = secrets(tmp_path)
+    told["RDZV_TLS_CLIENT_CA"] = told["RDZV_TLS_CA"]
+    with serving(tmp_path, told) as server:
+        ran = health("127.0.0.1", server.port, told)
+        assert (ran.returncode, ran.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("state", ["absent", "hung"])

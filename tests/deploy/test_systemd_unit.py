@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+import signal
 import socket
 import subprocess
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy import UNIT, clean, command, directives, flags, help_of, run, tool
+from tests.deploy import TOKEN, UNIT, clean, command, directives, flags, help_of, run, tool
+from tests.e2e.kit.wait import until
 
 TEXT = UNIT.read_text()
 ALL = directives(TEXT)
@@ -18,6 +20,7 @@ ALL = directives(TEXT)
 REQUIRED = {
     "Type": "exec",
     "EnvironmentFile": "-/etc/rdzv/rdzv.env",
+    "ExecReload": "/bin/sh -c 'kill -HUP $MAINPID'",
     "Restart": "on-failure",
     "DynamicUser": "yes",
     "PrivateUsers": "yes",
@@ -40,6 +43,9 @@ REQUIRED = {
     "SystemCallArchitectures": "native",
 }
 
+RELOAD = signal.SIGHUP
+"""What ExecReload sends."""
+
 EXPOSURE_MAX = 15
 """In tenths: 1.5, where the unit has 1.1. Above 2 systemd no longer calls a unit OK."""
 
@@ -52,12 +58,14 @@ def the(key: str) -> str:
 
 
 @contextlib.contextmanager
-def started() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+def started(
+    environment: dict[str, str] | None = None,
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
     """The unit's command on a free port: the process, and what its READY line says."""
     program, *arguments = shlex.split(the("ExecStart"))
     process = subprocess.Popen(
         [command(Path(program).name), *arguments, "--port", "0"],
-        env=clean(),
+        env=clean() | (environment or {}),
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -71,7 +79,9 @@ def started() -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
         process.communicate()
 
 
-def systemd_analyze(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def systemd_analyze(
+    *words: str, folder: Path, drop_in: str = ""
+) -> subprocess.CompletedProcess[str]:
     """Run it on the unit, with a program that is installed here in place of the one in /opt."""
     analyze = tool("systemd-analyze")
     if analyze is None:
@@ -79,6 +89,10 @@ def systemd_analyze(*words: str, folder: Path) -> subprocess.CompletedProcess[st
     program = shlex.split(the("ExecStart"))[0]
     unit = folder / UNIT.name
     unit.write_text(TEXT.replace(program, command(Path(program).name)))
+    if drop_in:
+        beside = folder / f"{UNIT.name}.d"
+        beside.mkdir()
+        (beside / TOKEN.name).write_text(drop_in)
     return run(analyze, *words, unit)
 
 
@@ -117,17 +131,30 @@ def test_the_unit_sets_no_option_by_itself() -> None:
     assert flags(the("ExecStart")) == set()
 
 
-def test_systemd_verifies_the_unit_without_a_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drop_in", ["", TOKEN.read_text()], ids=["alone", "with a token"])
+def test_systemd_verifies_the_unit_without_a_word(tmp_path: Path, drop_in: str) -> None:
     # An unknown key is only a warning with exit code 0: any output is a fault.
-    ran = systemd_analyze("verify", folder=tmp_path)
+    ran = systemd_analyze("verify", folder=tmp_path, drop_in=drop_in)
     assert (ran.stdout + ran.stderr).strip() == ""
     assert ran.returncode == 0
 
 
-def test_systemd_calls_the_exposure_low(tmp_path: Path) -> None:
-    ran = systemd_analyze(
-        "security", "--no-pager", "--offline=true", f"--threshold={EXPOSURE_MAX}", folder=tmp_path
-    )
+def test_a_fault_in_the_drop_in_is_seen(tmp_path: Path) -> None:
+    ran = systemd_analyze("verify", folder=tmp_path, drop_in="[Service]\nNoSuchKey=yes\n")
+    assert "NoSuchKey" in ran.stderr
+
+
+def test_the_drop_in_gives_the_token_and_the_right_to_read_it_and_nothing_else() -> None:
+    assert directives(TOKEN.read_text()) == {
+        "Service.SupplementaryGroups": ["rdzv"],
+        "Service.Environment": ["RDZV_TOKEN_FILE=/etc/rdzv/token"],
+    }
+
+
+@pytest.mark.parametrize("drop_in", ["", TOKEN.read_text()], ids=["alone", "with a token"])
+def test_systemd_calls_the_exposure_low(tmp_path: Path, drop_in: str) -> None:
+    words = ("security", "--no-pager", "--offline=true", f"--threshold={EXPOSURE_MAX}")
+    ran = systemd_analyze(*words, folder=tmp_path, drop_in=drop_in)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stderr.strip() == ""
 
@@ -148,3 +175,38 @@ def test_a_silent_client_does_not_hold_the_command_until_systemd_kills_it() -> N
         process.terminate()
         assert process.wait(30) == 0
         assert time.monotonic() - before < int(the("TimeoutStopSec")) / 2
+
+
+def test_a_reload_exchanges_the_token_and_the_command_runs_on(tmp_path: Path) -> None:
+    old, new, both = tmp_path / "old", tmp_path / "new", tmp_path / "both"
+    for path in (old, new):
+        path.touch(0o600)
+        path.write_text(run(command("rdzv"), "token", "new").stdout)
+    both.touch(0o640)
+    both.write_text(old.read_text())
+    with started({"RDZV_TOKEN_FILE": str(both)}) as (process, ready):
+
+        def good(token: Path) -> bool:
+            words = ("--server", f"127.0.0.1:{ready['port']}", "status")
+            named = {"RDZV_TOKEN_FILE": str(token)}
+            return run(command("rdzv"), *words, environment=named).returncode == 0
+
+        assert good(old)
+        assert not good(new)
+        both.write_text(old.read_text() + new.read_text())
+        process.send_signal(RELOAD)
+        until(lambda: good(new), 10, "the second token is in force")
+        assert good(old)
+        both.write_text(new.read_text())
+        process.send_signal(RELOAD)
+        until(lambda: not good(old), 10, "the first token is not in force any more")
+        assert good(new)
+        assert process.poll() is None
+
+
+def test_a_reload_without_any_file_changes_nothing() -> None:
+    with started() as (process, ready):
+        process.send_signal(RELOAD)
+        ran = run(command("rdzv"), "--server", f"127.0.0.1:{ready['port']}", "status")
+        assert ran.returncode == 0, ran.stderr
+        assert process.poll() is None

@@ -6,8 +6,10 @@ Every key of `KEYS` is also read from the environment as `RDZV_<KEY>`; the comma
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
+
+from rdzv_client.credentials import Credentials
 
 KEYS: dict[str, str] = {
     "join_timeout": "seconds to wait for the minimum number of nodes (600)",
@@ -24,6 +26,11 @@ KEYS: dict[str, str] = {
     "expected_nodes": "names separated by ; or +: the first last call ends when all are in",
     "below_min": "after a failure that leaves too few nodes: stop (default) or wait",
     "worker_store": "who serves the workers' store: rank0 (default) or server",
+    "token_file": "file with the token that proves this node to the server, and the server to it",
+    "tls_ca": "PEM file with the authorities of the server's certificate, or system; turns TLS on",
+    "tls_cert": "PEM file with this node's certificate, for servers that ask for one",
+    "tls_key": "PEM file with its key (in tls_cert)",
+    "tls_server_name": "name in the server's certificate, if that is not the endpoint's host",
 }
 
 IGNORED = {"timeout"}
@@ -41,6 +48,7 @@ class Conf:
 
     options: dict[str, Any]
     """For `NodeOptions`."""
+    credentials: Credentials
     close_timeout_s: float
     read_timeout_s: float
     warnings: tuple[str, ...]
@@ -54,7 +62,8 @@ def read(config: Mapping[str, object], environ: Mapping[str, str]) -> Conf:
         environ: the environment, for `RDZV_<KEY>`.
 
     Raises:
-        ValueError: a key is unknown (the nearest known one is named) or a value is wrong.
+        ValueError: a key is unknown (the nearest known one is named), a value is wrong, or the names
+            of files for the credentials do not go together.
     """
     for key in config:
         if key not in KEYS and key not in IGNORED and key not in C10D_ONLY:
@@ -66,6 +75,9 @@ def read(config: Mapping[str, object], environ: Mapping[str, str]) -> Conf:
     warned = sorted(C10D_ONLY & config.keys())
     return Conf(
         options=_options(values),
+        credentials=Credentials.find(
+            {}, **{field.name: values.get(field.name) for field in fields(Credentials)}
+        ),
         close_timeout_s=_number(values, "close_timeout", 30.0),
         read_timeout_s=_number(values, "read_timeout", 60.0),
         warnings=tuple(

@@ -33,6 +33,12 @@ class WorkerExport:
                 worker.TOKEN_FILE: self._path,
             }
         )
+        # What the agent was told by --rdzv-conf counts for them too; what it was not told does not.
+        for name, value in client.credentials.environment().items():
+            if value:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)
 
     def publish(self, generation: Generation) -> None:
         """Let the workers of this generation attach to it."""

@@ -88,7 +88,7 @@ class RdzvHandler(RendezvousHandler):
         """Make a handler from what torchrun was told.
 
         Raises:
-            ValueError: a setting is wrong.
+            ValueError: a setting is wrong, or a file that it names.
         """
         logs.set_up()
         settings = conf.read(params.config, os.environ)
@@ -109,6 +109,7 @@ class RdzvHandler(RendezvousHandler):
             min_nodes=params.min_nodes,
             max_nodes=params.max_nodes,
             owner=owner_of_run(params.run_id),
+            credentials=settings.credentials,
             **settings.options,
         )
         return cls(params.backend, client, settings, params.local_addr)

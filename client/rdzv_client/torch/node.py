@@ -53,6 +53,7 @@ class ProcessNode:
             target.servers or None,
             run=target.run,
             owner=owner_of_run(target.run),
+            credentials=target.credentials,
             **target.options,
         )
         self._port: ReservedPort | None = None

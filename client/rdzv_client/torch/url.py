@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from rdzv_client.credentials import Credentials
 from rdzv_client.torch import conf
 
 SCHEME = "rdzv"
@@ -34,6 +35,7 @@ class Target:
     run: str
     options: dict[str, Any]
     """For `NodeOptions`; a rank in it must come out as the node's rank."""
+    credentials: Credentials
     local_addr: str
     close_timeout_s: float
 
@@ -78,6 +80,7 @@ def parse(url: str, environ: Mapping[str, str]) -> Target:
         servers=unquote(parts.netloc),
         run=run,
         options={**settings.options, "min_nodes": smallest, "max_nodes": largest},
+        credentials=settings.credentials,
         local_addr=own.get("local_addr", ""),
         close_timeout_s=settings.close_timeout_s,
     )

@@ -37,6 +37,7 @@ from rdzv_server.core import (
     status,
 )
 from rdzv_server.core.events import (
+    Behind,
     Broadcast,
     Denied,
     Effect,
@@ -105,6 +106,8 @@ class Coordinator:
                     connection.grant, connection.names = grant, names
             case Denied():
                 self.tables.denied += 1
+            case Behind(behind):
+                sessions.fell_behind(self.tables, behind)
             case Received(conn, request_id, message):
                 reply = self.request(conn, request_id, message)
                 if reply is not None:

@@ -40,6 +40,13 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """Connections wait to be accepted, or none does any more: who is not back yet may be among them."""
+
+    behind: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A request arrived."""
 
@@ -100,7 +107,7 @@ class StoreLost:
 
 
 Event = (
-    Opened | Identified | Denied | Received | Lost
+    Opened | Identified | Denied | Behind | Received | Lost
     | ListenerOpened | ListenerFailed | StoreOpened | StoreReceived | StoreLost
 )  # fmt: skip
 

@@ -145,7 +145,8 @@ def expire(tables: Tables, session: Session) -> None:
     them. A mark from before a stall does not count (simulator, seed 20236): what came during the stall may
     be unread when the first tick after it fires.
     """
-    if session.expiring_since is None and _over_at(tables, session) > tables.t:
+    if _over_at(tables, session) > tables.t:
+        session.expiring_since = None
         _arm(tables, session)
         return
     if session.expiring_since is None or session.expiring_since < tables.stall_ended_at:
@@ -154,6 +155,17 @@ def expire(tables: Tables, session: Session) -> None:
         return
     generations.session_over(tables, session)
     remove(tables, session)
+
+
+def fell_behind(tables: Tables, behind: bool) -> None:
+    """Nodes whose connection closed may wait where the server does not see them: as long as it does not
+    come to accept everybody, and the usual grace after that, only silence counts as death."""
+    tables.behind = behind
+    if not behind:
+        tables.caught_up_at = tables.t
+        for session in tables.sessions.values():
+            if session.suspect and session.expiring_since is None:
+                _arm(tables, session)
 
 
 def supersede(tables: Tables, session: Session) -> None:
@@ -322,7 +334,8 @@ def _over_at(tables: Tables, session: Session) -> float:
     lease_end = session.heard_at + session.lease_s
     due = lease_end
     if session.dropped_at is not None:
-        due = session.dropped_at + tables.settings.reconnect_grace_s
-        if session.lease_decides:
+        since = max(session.dropped_at, tables.caught_up_at)
+        due = since + tables.settings.reconnect_grace_s
+        if session.lease_decides or tables.behind:
             due = max(due, lease_end)
     return due

@@ -70,6 +70,10 @@ class Tables:
         self.dirty: dict[str, None] = {}
         self.effects: list[Effect] = []
         self.shutting_down = False
+        self.behind = False
+        """Connections wait to be accepted."""
+        self.caught_up_at = float("-inf")
+        """Since when none does."""
         self.denied = 0
         """Attempts to get in with a wrong token, proof or certificate."""
 

@@ -39,6 +39,9 @@ HANDSHAKE_S = 5.0
 RETRY_S = 0.1
 """Without room, look again after this long: an opening may have become old enough to be evicted."""
 
+BEHIND_S = 2 * RETRY_S
+"""After the last sign that connections wait, without a further one, none does."""
+
 STALL_S = 3 * RETRY_S
 """Two looks farther apart than this: the server did not run in between, and hellos may wait unread."""
 
@@ -84,6 +87,7 @@ class Acceptor:
         admission: the books, shared with other acceptors.
         report: writes to the log.
         tls: the context for a new connection; None for plain ones.
+        behind: told when connections begin to wait in the backlog, and when none does any more.
         busy: sent to plain connections that are turned away.
         handshake_s: time for a TLS handshake.
     """
@@ -96,6 +100,7 @@ class Acceptor:
         report: Reporter,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        behind: Callable[[bool], None] = lambda behind: None,
         busy: bytes = b"",
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
@@ -105,6 +110,9 @@ class Acceptor:
         self._report = report
         self._tls = tls
         self._busy = busy
+        self._tell_behind = behind
+        self._behind: asyncio.TimerHandle | None = None
+        """Set while connections wait: looks whether some still do."""
         self._handshake_s = handshake_s
         self._per_turn = ACCEPTS_PER_TURN if tls is None else TLS_ACCEPTS_PER_TURN
         self._loop = asyncio.get_running_loop()
@@ -136,6 +144,8 @@ class Acceptor:
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
+        if self._behind is not None:
+            self._behind.cancel()
 
     async def close(self) -> None:
         """Stop, and cut those in a handshake."""
@@ -168,8 +178,29 @@ class Acceptor:
         except OSError as error:
             self._exhausted(error)
 
+    def _fall_behind(self) -> None:
+        """Some may be left in the backlog. The loop tells nobody when none is any more."""
+        if self._behind is None:
+            self._tell_behind(True)
+        else:
+            self._behind.cancel()
+        self._behind = self._loop.call_later(BEHIND_S, self._look_behind)
+
+    def _look_behind(self) -> None:
+        if self._watching:
+            self._catch_up()  # all this time the loop had nobody
+        else:
+            self._fall_behind()
+
+    def _catch_up(self) -> None:
+        if self._behind is not None:
+            self._behind.cancel()
+            self._behind = None
+            self._tell_behind(False)
+
     def _wait(self) -> None:
         """Leave all in the backlog until there may be room."""
+        self._fall_behind()
         self._pause(RETRY_S)
         self._waiting = True
         self._admission.when_room(self._room)
@@ -187,7 +218,8 @@ class Acceptor:
         if not self._pressed():
             for _ in range(self._per_turn):
                 if not self._accept(sock, partial(self._let_in, now)) or self._pressed():
-                    break
+                    return
+            self._fall_behind()
             return
         # One is sure to be in the backlog now, so nobody is evicted for nothing; for the next one the loop
         # calls again.
@@ -229,6 +261,7 @@ class Acceptor:
         try:
             conn, address = sock.accept()
         except (BlockingIOError, InterruptedError):
+            self._catch_up()
             return False
         except OSError as error:
             if error.errno in PASSING:
@@ -316,6 +349,7 @@ class Acceptor:
         self._report("connections_full", "error", {"text": text, **self._numbers()})
 
     def _exhausted(self, error: OSError) -> None:
+        self._fall_behind()
         self._pause(EXHAUSTED_PAUSE_S)
         text = (
             f"cannot accept connections: {error.strerror or error}; {self._admission.connections} are open, "

@@ -129,7 +129,7 @@ async def _serve(
     tls = access.tls
     acceptor = Acceptor(
         sockets, server.protocol, admission, server.tell,
-        tls=None if tls is None else lambda: tls.context, busy=_BUSY,
+        tls=None if tls is None else lambda: tls.context, behind=server.behind, busy=_BUSY,
     )  # fmt: skip
     acceptor.start()
     reloads = access.reloads()

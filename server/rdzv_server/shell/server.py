@@ -19,6 +19,7 @@ from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Error, Welcome
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
+    Behind,
     Broadcast,
     Close,
     CloseListener,
@@ -171,6 +172,11 @@ class Server:
         """The sender of a hello proved who he is."""
         event = Identified(connection.conn, grant, names)
         self.handle(event)
+
+    def behind(self, behind: bool) -> None:
+        """Connections wait to be accepted, or none does any more."""
+        self.handle(Behind(behind))
+        self._arm()
 
     def denied(self) -> None:
         """Somebody could not."""

@@ -115,9 +115,9 @@ class RawNode:
             case "count_and_meet":
                 self._count_and_meet(**arguments)
             case "garbage":
-                sock = self._client.engine._sock
-                assert sock is not None
-                sock.send(b"\xff" * 64)
+                connection = self._client.engine._connection
+                assert connection is not None
+                connection.send(b"\xff" * 64)
             case "exit":
                 self._client.close()
                 os._exit(0)

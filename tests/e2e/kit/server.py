@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rdzv_client.admin import Admin
 from rdzv_client.blocking import Calls
+from rdzv_client.credentials import Credentials
 from rdzv_client.errors import UnknownRun
 from rdzv_proto.messages import GenerationStatus, MemberStatus, RunStatus, ShowGeneration
 from tests.e2e.kit.processes import MARKER
@@ -27,6 +28,7 @@ class Server:
         arguments: further flags.
         command: how to start it; the module by default, the installed script where that is the point.
         prefix: words before the command (`ip netns exec …`).
+        credentials: with which the test looks at it.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Server:
         command: Sequence[str] = (sys.executable, "-m", "rdzv_server"),
         prefix: Sequence[str] = (),
         environment: dict[str, str] | None = None,
+        credentials: Credentials = Credentials(),  # noqa: B008 (frozen)
     ) -> None:
         self.host, self.port = host, port
         self.log_path = folder / f"{name}.log"
@@ -47,6 +50,7 @@ class Server:
         self._arguments = arguments
         self._command = [*prefix, *command]
         self._environment = environment or {}
+        self._credentials = credentials
         self.ready: dict[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self.start()
@@ -113,7 +117,7 @@ class Server:
     def _ask(self, question: Callable[[Admin], object]) -> object:
         host = {"::": "::1", "0.0.0.0": "127.0.0.1"}.get(self.host, self.host)
         where = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        with contextlib.closing(Admin(where, timeout_s=5)) as admin:
+        with contextlib.closing(Admin(where, timeout_s=5, credentials=self._credentials)) as admin:
             return question(admin)
 
     def runs(self) -> dict[str, RunStatus]:

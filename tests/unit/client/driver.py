@@ -3,6 +3,7 @@
 import random
 from typing import Any, TypeVar
 
+from rdzv_client.proving import Prover
 from rdzv_client.session import Hello, Session
 from rdzv_client.session_events import Answered, Event, StateChanged
 from rdzv_proto import codec, limits
@@ -12,7 +13,9 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     Fence,
+    HelloAdmin,
     HelloNode,
+    HelloWorker,
     Join,
     Joined,
     Policy,
@@ -45,6 +48,10 @@ class Driver:
         reconnect_timeout_s: float = 30.0,
     ) -> None:
         self.now = 100.0
+        self.prover: Prover | None = None
+        """Of the next connection."""
+        self.hello_body = b""
+        """Of the last hello, as it was sent."""
         self.session = Session(
             hello,
             random.Random(1),
@@ -59,7 +66,7 @@ class Driver:
     def connect(self) -> list[tuple[int, AnyRequest]]:
         """A connection comes about; returns the frames behind the preamble."""
         self.session.connecting()
-        self.session.connected(self.now)
+        self.session.connected(self.now, self.prover)
         data = self.session.data_to_send()
         assert data.startswith(PREAMBLE), "a connection starts with the preamble"
         return self._read(data[len(PREAMBLE) :])
@@ -134,6 +141,8 @@ class Driver:
         got = []
         while (body := frames.pop()) is not None:
             got.append(codec.decode_request(body))
+            if isinstance(got[-1][1], HelloNode | HelloWorker | HelloAdmin):
+                self.hello_body = body
         assert len(frames) == 0, "half a frame was sent"
         return got
 

@@ -8,13 +8,18 @@ It answers the way a server does in the good case; a test replaces the answers i
 """
 
 import contextlib
+import os
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from msgspec.structs import replace
+
 from rdzv_proto import codec, limits
+from rdzv_proto.auth import Grant, Scope, Token, Transcript
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.framing import PREAMBLE, FrameBuffer
 from rdzv_proto.messages import (
@@ -22,6 +27,7 @@ from rdzv_proto.messages import (
     AnyPush,
     AnyReply,
     AnyRequest,
+    Authenticate,
     Barrier,
     CloseRun,
     Done,
@@ -88,6 +94,8 @@ class Peer:
         """The other side ended the connection."""
         self.local_port = sock.getpeername()[1]
         self._thread = threading.Thread(target=self._serve, name="fake-peer", daemon=True)
+        self.asked: tuple[bytes, AnyRequest, bytes] | None = None
+        """Frame and content of a hello that was challenged, and the challenge."""
 
     def start(self) -> None:
         self._thread.start()
@@ -116,6 +124,8 @@ class Peer:
     def _serve(self) -> None:
         greeting, frames = b"", FrameBuffer(limits.FRAME_BYTES_MAX)
         with contextlib.suppress(OSError):
+            if self.server.tls is not None:
+                self.sock = self.server.tls.wrap_socket(self.sock, server_side=True)
             while data := self.sock.recv(65536):
                 if len(greeting) < len(PREAMBLE):
                     greeting += data
@@ -134,7 +144,7 @@ class Peer:
         except codec.MalformedError as error:
             self.send(error.request_id, Error(code=ErrorCode.MALFORMED, message=str(error)))
         else:
-            self.server.take(self, *request)
+            self.server.take(self, *request, body)
 
 
 class FakeServer:
@@ -145,10 +155,26 @@ class FakeServer:
         peers: all connections so far.
         values: the keys, whichever key space they are in.
         revisions: of the keys, counted in changes.
+
+    Args:
+        lease_ms: in force for every session.
+        token: a master token; then hellos are challenged.
+        tls: of a server; then it speaks TLS only.
+        certificate: digest of its own.
     """
 
-    def __init__(self, *, lease_ms: int = 15_000) -> None:
+    def __init__(
+        self,
+        *,
+        lease_ms: int = 15_000,
+        token: Token | None = None,
+        tls: ssl.SSLContext | None = None,
+        certificate: bytes = b"",
+    ) -> None:
         self.lease_ms = lease_ms
+        self.token, self.tls, self.certificate = token, tls, certificate
+        self.prove: Callable[[Transcript, bytes], bytes | None] = Transcript.server_proof
+        """What it answers to a right proof."""
         self.got: list[tuple[int, AnyRequest]] = []
         self.peers: list[Peer] = []
         self.values: dict[str, bytes] = {}
@@ -243,9 +269,17 @@ class FakeServer:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def take(self, peer: Peer, request_id: int, message: AnyRequest) -> None:
+    def take(self, peer: Peer, request_id: int, message: AnyRequest, body: bytes) -> None:
         """A request arrived."""
         self.got.append((request_id, message))
+        if isinstance(message, Authenticate):
+            peer.send(request_id, self._authenticated(peer, message))
+            return
+        if self.token is not None and isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+            peer.asked = (body, message, os.urandom(32))
+            challenge = peer.asked[2]
+            peer.send(request_id, Welcome(server="rdzv", instance="", epoch=0, challenge=challenge))
+            return
         answer = self._answers[type(message)]
         reply = None if answer is None else answer(message)
         if reply is not None:
@@ -257,6 +291,22 @@ class FakeServer:
                 sock, _ = self._listener.accept()
                 self.peers.append(Peer(self, sock))
                 self.peers[-1].start()
+
+    def _authenticated(self, peer: Peer, answer: Authenticate) -> AnyReply:
+        assert peer.asked is not None, "nobody asked"
+        assert self.token is not None
+        body, hello, challenge = peer.asked
+        grant = Grant(Scope(answer.scope), answer.run)
+        transcript = Transcript(body, challenge, answer.nonce, grant, self.certificate)
+        secret = self.token.derive(grant).secret
+        good = answer.key.hex() == self.token.key
+        if not good or answer.proof != transcript.client_proof(secret):
+            return Error(code=ErrorCode.UNAUTHENTICATED, message="the proof is wrong")
+        welcome = self._answers[type(hello)]
+        assert welcome is not None
+        reply = welcome(hello)
+        assert isinstance(reply, Welcome)
+        return replace(reply, proof=self.prove(transcript, secret))
 
     def _welcome(self, hello: HelloNode | HelloWorker | HelloAdmin) -> Welcome:
         if isinstance(hello, HelloAdmin):

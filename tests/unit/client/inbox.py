@@ -8,9 +8,12 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from rdzv_client.access import Access
 from rdzv_client.blocking import _Waiter
+from rdzv_client.credentials import Credentials
 from rdzv_client.endpoint import parse
 from rdzv_client.engine import Engine
+from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.messages import AnyReply, Join, View
 from tests.unit.client.driver import HELLO
 from tests.unit.client.fake_server import PATIENCE_S, FakeServer
@@ -22,10 +25,12 @@ def engine_to(
     connect_timeout_s: float = PATIENCE_S,
     reconnect_timeout_s: float = PATIENCE_S,
     on_view: Callable[[View], None] = lambda view: None,
+    credentials: Credentials = Credentials(),  # noqa: B008 (frozen)
 ) -> Iterator[Engine]:
     made = Engine(
         HELLO,
         parse(",".join(endpoints)),
+        Access(credentials, Grant(Scope.JOIN, HELLO.run)),
         connect_timeout_s=connect_timeout_s,
         reconnect_timeout_s=reconnect_timeout_s,
         on_view=on_view,

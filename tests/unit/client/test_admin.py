@@ -1,14 +1,17 @@
 """The connection behind `rdzv status` and `rdzv close`."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from rdzv_client.admin import Admin
 from rdzv_client.errors import ConnectionLost, RequestTimeout, UnknownRun, Unsupported
 from rdzv_client.names import CLIENT
+from rdzv_proto.auth import EVERYTHING, Grant, Scope, Token
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
+    Authenticate,
     CloseRun,
     Error,
     HelloAdmin,
@@ -113,3 +116,23 @@ def test_the_endpoint_may_come_from_the_environment(
         assert admin.status()[0] == server.status
     finally:
         admin.close()
+
+
+def test_a_token_is_chosen_for_what_it_is_about_to_do(tmp_path: Path) -> None:
+    master = Token(EVERYTHING, b"s" * 32)
+    path = tmp_path / "token"
+    path.touch(0o600)
+    grants = (Grant(Scope.READ), Grant(Scope.ADMIN, "llama"))
+    path.write_text("".join(master.derive(grant).text() + "\n" for grant in grants))
+    with FakeServer(token=master) as server:
+        for scope, run in ((Scope.READ, ""), (Scope.ADMIN, "llama")):
+            Admin(server.address, PATIENCE_S, scope=scope, run=run, token_file=str(path)).close()
+        with pytest.raises(ValueError, match="allows admin for run bert"):
+            Admin(server.address, scope=Scope.ADMIN, run="bert", token_file=str(path))
+        asked = [(answer.scope, answer.run) for answer in server.all(Authenticate)]
+    assert asked == [("read", ""), ("admin", "llama")]
+
+
+def test_what_it_does_not_take_is_named(server: FakeServer) -> None:
+    with pytest.raises(TypeError, match="min_nodes"):
+        Admin(server.address, min_nodes=2)

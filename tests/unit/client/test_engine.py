@@ -9,6 +9,7 @@ import pytest
 
 from rdzv_client import dial
 from rdzv_client.endpoint import Endpoint
+from rdzv_client.tls import Tls
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyReply,
@@ -217,8 +218,8 @@ def test_after_an_interrupt_in_the_middle_of_sending_a_new_connection_repeats_th
 
     opened = dial.connect
 
-    def open_interrupted(to: Endpoint, patience_s: float) -> socket.socket:
-        return Interrupted(fileno=opened(to, patience_s).detach())
+    def open_interrupted(to: Endpoint, patience_s: float, tls: Tls | None) -> socket.socket:
+        return Interrupted(fileno=opened(to, patience_s, tls).detach())
 
     monkeypatch.setattr(dial, "connect", open_interrupted)
     server.on(

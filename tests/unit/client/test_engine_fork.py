@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+from rdzv_proto.messages import KvSet
+from tests.unit.client.certificates import NAMES, Authority, server_context
 from tests.unit.client.fake_server import PATIENCE_S, FakeServer
 
 LIVE = """
@@ -36,12 +39,29 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def start(code: str, server: FakeServer) -> "subprocess.Popen[str]":
+GO_ON = """
+import os, sys
+from rdzv_client import Client
+client = Client(sys.argv[1], run="llama")
+client.join()
+child = os.fork()
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+client.kv.set("k", "v")
+client.close()
+"""
+
+
+def start(
+    code: str, server: FakeServer, environment: dict[str, str] | None = None
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, server.address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | (environment or {}),
     )
 
 
@@ -58,3 +78,14 @@ def test_the_death_of_the_parent_ends_the_connection_though_a_child_lives_on() -
 def test_a_forked_child_is_told_that_the_connection_is_not_its_own() -> None:
     with FakeServer() as server, start(ASK, server) as parent:
         assert parent.wait(PATIENCE_S) == 0
+
+
+def test_a_forked_child_does_not_end_the_tls_of_its_parent(tmp_path: Path) -> None:
+    ca = Authority(tmp_path)
+    with (
+        FakeServer(tls=server_context(ca.issue(*NAMES))) as server,
+        start(GO_ON, server, {"RDZV_TLS_CA": ca.file}) as parent,
+    ):
+        assert parent.wait(PATIENCE_S) == 0
+        assert len(server.peers) == 1
+        assert len(server.all(KvSet)) == 1

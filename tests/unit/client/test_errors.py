@@ -113,3 +113,14 @@ def test_the_docstring_names_every_class() -> None:
 def test_an_error_raised_by_hand_reads_like_one_of_the_server() -> None:
     assert str(JoinTimeout("only 1 of 2 came")).startswith("only 1 of 2 came. Start the missing")
     assert "[RDZV-E101]" in str(ConnectionLost("gone"))
+
+
+def test_what_a_server_says_is_escaped() -> None:
+    error = from_reply(Error(code=ErrorCode.INTERNAL, message="a\u202eb", action="do\u2066it"))
+    assert error.message == "a\\u202eb"
+    assert str(error).startswith("a\\u202eb. do\\u2066it [")
+
+
+def test_a_question_needs_no_full_stop() -> None:
+    error = from_reply(Error(code=ErrorCode.INTERNAL, message="is it on?", action="look"))
+    assert str(error).startswith("is it on? look [")

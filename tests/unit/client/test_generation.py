@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from rdzv_client.generation import (
     EndedFlag,
@@ -150,3 +151,11 @@ def test_participants_are_the_members_with_a_rank() -> None:
         Member("a-1", "a", 0, address),
         Member("b-1", "b", 1, Address()),
     ]
+
+
+def test_reasons_are_escaped_before_they_get_into_logs() -> None:
+    fields = fields_of("llama", replace(joined(), reason="a\u202eb", master_reason="c\u202ed"))
+    assert (fields["reason"], fields["master_reason"]) == ("a\\u202eb", "c\\u202ed")
+    state = GenerationState(run="llama", rank=0, world_size=2, fence=FENCE)
+    state.see(View(fence=FENCE, ended=Ended(kind="lost", reason="e\u202ef")))
+    assert state.ended.reason == "e\\u202ef"

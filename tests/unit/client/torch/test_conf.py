@@ -21,27 +21,39 @@ EXAMPLES: dict[str, tuple[str, str, Any]] = {
     "expected_nodes": ("a;b+c d", "expected_nodes", ("a", "b", "c", "d")),
     "below_min": ("wait", "below_min", "wait"),
     "worker_store": ("rank0", "worker_store", "rank0"),
+    "token_file": ("/run/token", "", "/run/token"),
+    "tls_ca": ("system", "", "system"),
+    "tls_cert": ("/run/node.pem", "", "/run/node.pem"),
+    "tls_key": ("/run/node.key", "", "/run/node.key"),
+    "tls_server_name": ("rdzv.example", "", "rdzv.example"),
     "close_timeout": ("7", "", 7.0),
     "read_timeout": ("8", "", 8.0),
 }
+NEEDS = {"tls_key": {"tls_cert": "/run/node.pem"}, "tls_server_name": {"tls_ca": "system"}}
+"""What must be given as well."""
+
 EACH = pytest.mark.parametrize("key", KEYS)
 
 
 def value_of(settings: Conf, key: str) -> object:
     option = EXAMPLES[key][1]
+    if hasattr(settings.credentials, key):
+        return getattr(settings.credentials, key)
     return settings.options[option] if option else getattr(settings, f"{key}_s")
 
 
 @EACH
 def test_every_key_is_read_from_the_command_line(key: str) -> None:
     text, _, expected = EXAMPLES[key]
-    assert value_of(read({key: text}, {}), key) == expected
+    assert value_of(read({key: text, **NEEDS.get(key, {})}, {}), key) == expected
 
 
 @EACH
 def test_every_key_has_a_twin_in_the_environment(key: str) -> None:
     text, _, expected = EXAMPLES[key]
-    assert value_of(read({}, {f"RDZV_{key.upper()}": text}), key) == expected
+    given = {key: text, **NEEDS.get(key, {})}
+    environ = {f"RDZV_{name.upper()}": value for name, value in given.items()}
+    assert value_of(read({}, environ), key) == expected
 
 
 def test_the_command_line_wins_over_the_environment() -> None:

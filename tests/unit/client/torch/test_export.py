@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from rdzv_client.blocking import Client
+from rdzv_client.credentials import Credentials
 from rdzv_client.errors import GenerationEnded
 from rdzv_client.torch.export import WorkerExport
 from rdzv_client.worker import WorkerEnvironment
+from rdzv_proto.auth import EVERYTHING, Token
 from rdzv_proto.messages import Fence, Join
+from tests.unit.client.certificates import NAMES as HOSTS
+from tests.unit.client.certificates import Authority, digest, server_context
 from tests.unit.client.fake_server import FENCE, FakeServer, joined
 
 NAMES = (
@@ -165,3 +169,35 @@ def test_a_folder_that_others_could_read_is_not_used(client: Client, taken_by: s
         assert stat.S_IMODE(token_file().parent.stat().st_mode) == 0o700
     finally:
         export.remove()
+
+
+def test_workers_find_the_credentials_of_their_agent(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which it may have been given by --rdzv-conf, and as relative paths."""
+    for name in ("RDZV_TOKEN_FILE", "RDZV_TLS_CA", "RDZV_TLS_CERT", "RDZV_TLS_KEY"):
+        monkeypatch.setenv(name, "of somebody else")
+    monkeypatch.setenv("RDZV_TLS_SERVER_NAME", "")
+    token = Token(EVERYTHING, b"s" * 32)
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text(token.text())
+    monkeypatch.chdir(tmp_path)
+    ca = Authority(tmp_path)
+    leaf = ca.issue(*HOSTS)
+    with FakeServer(token=token, tls=server_context(leaf), certificate=digest(leaf)) as secured:
+        given = Credentials("token", tls_ca="ca.pem")
+        agent = Client(secured.address, run="llama", node_id="node-1", credentials=given)
+        exported = WorkerExport(agent)
+        try:
+            monkeypatch.chdir("/")
+            found = Credentials.find()
+            assert found == Credentials(str(tmp_path / "token"), ca.file)
+            assert "RDZV_TLS_KEY" not in os.environ
+            exported.publish(agent.join())
+            monkeypatch.setenv("RANK", "5")
+            monkeypatch.setenv("WORLD_SIZE", "8")
+            with Client.from_env() as attached:
+                assert attached.generation.rank == 5
+        finally:
+            exported.remove()
+            agent.close()

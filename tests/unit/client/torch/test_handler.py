@@ -6,11 +6,13 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
+from rdzv_proto.auth import EVERYTHING, Token
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     Address,
@@ -276,3 +278,36 @@ def test_an_address_that_the_server_sees_differently_is_warned_of_once(
     lines = [r.getMessage() for r in caplog.records if "203.0.113.9" in r.getMessage()]
     assert len(lines) == 1
     assert "--local-addr" in lines[0]
+
+
+def test_a_token_is_given_with_the_conf_and_a_refused_one_is_one_clear_line(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_text(Token(EVERYTHING, b"s" * 32).text())
+    server.token = Token(EVERYTHING, b"s" * 32)
+    handler = create(server, token_file=str(path))
+    try:
+        assert handler.next_rendezvous().world_size == 2
+    finally:
+        handler.shutdown()
+    server.token = Token(EVERYTHING, b"o" * 32)
+    handler = create(server, token_file=str(path))
+    try:
+        with pytest.raises(RendezvousConnectionError, match="the proof is wrong") as refused:
+            handler.next_rendezvous()
+    finally:
+        handler.shutdown()
+    assert "--rdzv-conf=token_file=FILE" in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_token_file_that_cannot_be_used_is_a_value_error_at_once(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"token file .*none: No such file"):
+        create(server, token_file=str(tmp_path / "none"))
+    assert server.peers == []

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rdzv_client.credentials import Credentials
 from rdzv_client.options import NodeOptions
 from rdzv_client.torch.url import parse
 
@@ -90,3 +91,14 @@ def test_what_is_wrong_is_a_value_error_that_names_it(url: str, words: str) -> N
     with pytest.raises(ValueError) as caught:
         parse(url, {})
     assert words in str(caught.value)
+
+
+def test_credentials_are_parameters_and_variables_too() -> None:
+    url = "rdzv://host/llama?min=1&token_file=/run/token&tls_server_name=rdzv"
+    target = parse(url, {"RDZV_TLS_CA": "/run/ca.pem", "RDZV_TOKEN_FILE": "/env/token"})
+    assert target.credentials == Credentials(
+        token_file="/run/token", tls_ca="/run/ca.pem", tls_server_name="rdzv"
+    )
+    assert "token" not in target.url, "what is shown"
+    with pytest.raises(ValueError, match="rdzv://host/r: tls_key is given"):
+        parse("rdzv://host/r?min=1&tls_key=/k", {})

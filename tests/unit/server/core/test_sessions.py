@@ -16,7 +16,7 @@ from rdzv_proto.messages import (
     Welcome,
 )
 from rdzv_server.core.burst import TOGETHER_S
-from rdzv_server.core.events import Lost
+from rdzv_server.core.events import Behind, Lost
 from tests.lab import EPOCH, RUN, Lab, Node, beat_all, policy
 
 GRACE_S = 1.0
@@ -319,6 +319,60 @@ def test_connections_that_break_one_after_the_other_are_dead_nodes() -> None:
         lab.advance(TOGETHER_S + 0.05)
     lab.advance(GRACE_S)
     assert nodes[3].view.ended is not None
+
+
+# --- a server that does not come to accept everybody ------------------------------------------
+
+
+def behind(lab: Lab, behind: bool) -> None:
+    lab.apply(lab.core.handle(lab.now, Behind(behind)))
+
+
+def test_l10_a_node_that_may_wait_in_the_backlog_is_not_lost_by_its_grace() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    a.lose()
+    behind(lab, True)
+    beat_all(lab, [b], GRACE_S + 2)
+    assert lab.run().live is not None
+    a.resume()
+    behind(lab, False)
+    beat_all(lab, [a, b], 3)
+    assert lab.run().live is not None
+
+
+def test_l10_when_the_backlog_is_empty_a_node_has_its_usual_grace() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    a.lose()
+    behind(lab, True)
+    beat_all(lab, [b], 2)
+    behind(lab, False)
+    beat_all(lab, [b], GRACE_S - 0.2)
+    assert lab.run().live is not None
+    beat_all(lab, [b], 0.4)
+    assert b.view.ended is not None
+    assert b.view.ended.kind == "lost"
+
+
+def test_l10_a_flood_of_connections_does_not_keep_a_silent_node_alive() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    a.lose()
+    behind(lab, True)
+    beat_all(lab, [b], 5.5)
+    assert b.view.ended is not None
+
+
+def test_a_node_that_dies_long_after_a_backlog_has_its_usual_grace() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    behind(lab, True)
+    behind(lab, False)
+    beat_all(lab, [a, b], 30)
+    a.lose()
+    lab.advance(GRACE_S + 0.3)
+    assert b.view.ended is not None
 
 
 # --- connections that are nobody -----------------------------------------------------------------

@@ -97,6 +97,8 @@ class House:
         self.port: int = self.sock.getsockname()[1]
         self.lines: list[tuple[str, str, Mapping[str, object]]] = []
         self.guests: list[Guest] = []
+        self.behind: list[bool] = []
+        """What the acceptor told of its backlog."""
         self._clients: list[Client] = []
         self.acceptor = Acceptor(
             [self.sock],
@@ -104,6 +106,7 @@ class House:
             books,
             lambda *line: self.lines.append(line),
             tls=tls,
+            behind=self.behind.append,
             busy=BUSY,
             handshake_s=handshake_s,
         )
@@ -199,6 +202,36 @@ async def test_t11_the_surplus_of_openings_waits_in_the_backlog_and_is_served_la
         await client.hello()
     assert (len(house.guests), house.books.openings, house.books.evicted) == (20, 0, 0)
     assert not house.lines
+
+
+async def test_l10_while_connections_wait_the_acceptor_says_so_and_when_none_does_any_more(
+    open_house: Callable[..., House],
+) -> None:
+    house = open_house(Admission(100, 4))
+    for _ in range(4):
+        await house.opening()
+    assert not house.behind, "all are accepted"
+    waiting = [await house.connect() for _ in range(3)]
+    await until(lambda: house.behind == [True])
+    await pause(0.5)
+    assert house.behind == [True]
+    for guest in house.guests[:3]:
+        guest.abort()
+    for client in waiting:
+        await client.hello()
+    await until(lambda: house.behind == [True, False])
+
+
+async def test_l10_connections_that_gave_up_waiting_do_not_wait_for_ever(
+    open_house: Callable[..., House],
+) -> None:
+    house = open_house(Admission(100, 1))
+    first = await house.opening()
+    gone = await house.connect()
+    await until(lambda: house.behind == [True])
+    gone.writer.transport.abort()
+    first.writer.transport.abort()
+    await until(lambda: house.behind == [True, False])
 
 
 async def test_b24_a_burst_of_good_hellos_gets_in_whole(open_house: Callable[..., House]) -> None:
