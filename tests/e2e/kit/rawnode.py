@@ -20,6 +20,7 @@ from rdzv_client import Client, RdzvError, operations
 from rdzv_client.blocking import Calls, Generation
 from rdzv_client.kv import Kv
 from rdzv_proto.messages import Fence, Released
+from tests.e2e.kit import leaks
 
 _lock = threading.Lock()
 
@@ -51,6 +52,9 @@ class RawNode:
             return
         finally:
             self._joining.release()
+        welcome = self._client.engine.session.welcome
+        assert welcome is not None
+        leaks.note(generation.worker_token, welcome.token)
         say(
             "joined",
             number=generation.number,
