@@ -21,7 +21,7 @@ BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
-        format clean
+        security format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,12 +49,16 @@ sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
 e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
 	@$(BIN)/python -m pytest -q -rs tests/e2e --full
 
+security: $(VENV)/ready-test  ## hostile clients, tokens, TLS: one test for each row of the threat table, in full
+	@$(BIN)/python -m pytest -q -rs tests/e2e/security tests/e2e/test_tokens.py tests/e2e/test_tls.py --full
+
 test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
 	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu
 
-bench: $(VENV)/ready-test  ## beside c10d (N = 2 … 512), and beside TCPStore (N = 64 … 4000; needs cc)
+bench: $(VENV)/ready-test  ## beside c10d (N = 2 … 512), beside TCPStore (N = 64 … 4000; needs cc), a herd of 3,000
 	@$(BIN)/python -m tests.bench rendezvous
 	@$(BIN)/python -m tests.bench sync
+	@$(BIN)/python -m tests.bench herd
 
 torch-matrix: $(VENV)/ready-test  ## the plug-in against the oldest and the newest torch
 	@$(BIN)/python -m tests.torch_matrix

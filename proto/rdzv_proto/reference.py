@@ -12,7 +12,7 @@ from types import ModuleType
 
 import msgspec
 
-from rdzv_proto import PORT_DEFAULT, PROTOCOL_VERSION, errors, framing, limits, messages
+from rdzv_proto import PORT_DEFAULT, PROTOCOL_VERSION, auth, errors, framing, limits, messages
 from rdzv_proto.messages import Message, Request
 
 PAGE = Path(__file__).parent.parent / "PROTOCOL.md"
@@ -56,6 +56,7 @@ def page() -> str:
     """The whole page."""
     parts = [
         _HEAD,
+        f"## Authentication\n\n{inspect.getdoc(auth)}\n",
         "## Requests\n\n" + _sections(messages.REQUESTS.values()),
         "## Replies\n\n" + _sections(messages.REPLIES.values()),
         "## Pushes\n\n" + _sections(messages.PUSHES.values()),
