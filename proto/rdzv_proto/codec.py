@@ -93,8 +93,13 @@ def encode_tail(message: Message) -> bytes:
 
 def frame(request_id: int, tail: bytes) -> bytes:
     """The frame that `encode` makes of this request id and the message of `encode_tail`."""
-    rest = _HEAD + _encode(request_id) + tail
-    return len(rest).to_bytes(LENGTH_BYTES, "big") + rest
+    return head(request_id, tail) + tail
+
+
+def head(request_id: int, tail: bytes) -> bytes:
+    """What goes before the tail in that frame."""
+    begin = _HEAD + _encode(request_id)
+    return (len(begin) + len(tail)).to_bytes(LENGTH_BYTES, "big") + begin
 
 
 def decode_request(body: bytes) -> tuple[int, AnyRequest]:

@@ -124,6 +124,7 @@ class FrameBuffer:
                 at = start + LENGTH_BYTES
                 frame_bytes = int.from_bytes(data[start:at], "big")
                 if frame_bytes > self.frame_bytes_max:
+                    start = end  # it is not kept
                     raise FrameTooLargeError(frame_bytes, self.frame_bytes_max)
                 if at + frame_bytes > end:
                     break

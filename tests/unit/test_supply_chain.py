@@ -1,5 +1,6 @@
 """What is installed: few packages at run time, all of them in exact versions, the image's with hashes."""
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from tests.deploy.lock import (
     BACKEND,
     BUILD,
     CONSTRAINTS,
+    EXTRAS,
     MACHINES,
     PYTHONS,
     RUN,
@@ -24,8 +26,11 @@ from tests.deploy.lock import (
 )
 from tests.deploy.sbom import bill
 
-BASE_MAX, SERVER_MAX = 3, 2
-"""Packages that `rdzv` names as needed, and those that `rdzv[server]` adds."""
+BASE_MAX, SERVER_MAX, HTTP_MAX = 3, 2, 2
+"""Packages that `rdzv` names as needed, and those that `rdzv[server]` and `rdzv[http]` add."""
+
+IMAGE_MAX = 17
+"""All that the image installs. aiohttp alone brings nine."""
 
 Environment = Mapping[str, str]
 
@@ -40,7 +45,10 @@ def target(python: str, machine: str = "x86_64") -> dict[str, str]:
 def needed(name: str, extras: Iterable[str], there: Environment) -> dict[str, set[str]]:
     """What a package names as needed: names, with the extras of each."""
     found: dict[str, set[str]] = {}
-    for text in metadata.requires(name) or []:
+    listed: list[str] = []
+    with contextlib.suppress(metadata.PackageNotFoundError):  # it is for another Python than this
+        listed += metadata.requires(name) or []
+    for text in listed:
         wanted = Requirement(text)
         marker = wanted.marker
         if marker is None or any(marker.evaluate({**there, "extra": e}) for e in ("", *extras)):
@@ -79,11 +87,20 @@ def tools() -> set[str]:
     return {canonical(word) for word in line[1].split()}
 
 
-def test_the_client_needs_three_packages_at_most_and_the_server_two_more() -> None:
+def test_t24_the_client_needs_three_packages_at_most_and_the_server_two_more() -> None:
     base = set(needed("rdzv", (), target("3.11")))
     server = set(needed("rdzv", ("server",), target("3.11")))
     assert 0 < len(base) <= BASE_MAX
     assert len(server - base) <= SERVER_MAX
+
+
+def test_the_http_side_adds_two_packages_and_neither_client_nor_server_need_them() -> None:
+    there = target("3.11")
+    without, http = (set(needed("rdzv", extra, there)) for extra in (("server",), ("http",)))
+    added = http - set(needed("rdzv", (), there))
+    assert added == {"aiohttp", "prometheus-client"}
+    assert len(added) <= HTTP_MAX
+    assert not added & without
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -92,8 +109,9 @@ def test_the_image_installs_what_the_server_needs_and_nothing_else(
     python: str, machine: str
 ) -> None:
     there = target(python, machine)
-    server = closure({"rdzv": {"server"}}, there) - {"rdzv"}
-    assert set(of(pins(RUN), there)) == server
+    image = closure({"rdzv": EXTRAS}, there) - {"rdzv"}
+    assert set(of(pins(RUN), there)) == image
+    assert len(image) <= IMAGE_MAX
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -130,13 +148,12 @@ def test_all_that_the_tests_install_is_pinned_and_here_in_that_version() -> None
 def test_the_bill_of_materials_names_each_package_with_its_licence_and_what_it_needs() -> None:
     made = bill()
     assert made["bomFormat"] == "CycloneDX"
-    there = {part["name"]: part for part in made["components"]}
-    assert {n: part["version"] for n, part in there.items()} == {
-        pin.name: pin.version for pin in pins(RUN)
-    }
-    assert all(part["licenses"][0]["expression"] for part in there.values())
+    parts = made["components"]
+    listed = [(pin.name, pin.version) for pin in pins(RUN)]
+    assert [(part["name"], part["version"]) for part in parts] == listed
+    assert all(part["licenses"][0]["expression"] for part in parts)
     edges = {edge["ref"]: edge["dependsOn"] for edge in made["dependencies"]}
     root = made["metadata"]["component"]["bom-ref"]
     reached = {root} | {ref for refs in edges.values() for ref in refs}
-    assert reached == set(edges) == {root} | {part["purl"] for part in there.values()}
+    assert reached == set(edges) == {root} | {part["purl"] for part in parts}
     assert made == bill()

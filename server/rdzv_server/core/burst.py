@@ -27,6 +27,10 @@ class Burst:
     told: bool = False
     """It was found to be the network, and that was reported."""
 
+    def __len__(self) -> int:
+        """Those who are away."""
+        return len(self._away)
+
     @property
     def away(self) -> list[int]:
         """Session ids, those that are back left out."""

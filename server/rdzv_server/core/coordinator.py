@@ -36,6 +36,7 @@ from rdzv_server.core import (
     sessions,
     status,
 )
+from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.events import (
     Behind,
     Broadcast,
@@ -106,6 +107,10 @@ class Coordinator:
                     connection.grant, connection.names = grant, names
             case Denied():
                 self.tables.denied += 1
+            case TakesAnswers(conn):
+                connection = self.tables.connections.get(conn)
+                if connection is not None and connection.session is not None:
+                    sessions.heard(self.tables, connection.session)
             case Behind(behind):
                 sessions.fell_behind(self.tables, behind)
             case Received(conn, request_id, message):

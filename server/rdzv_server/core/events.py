@@ -40,6 +40,13 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """A peer takes what it is sent, though none of its requests is read meanwhile."""
+
+    conn: int
+
+
+@dataclass(frozen=True, slots=True)
 class Behind:
     """Connections wait to be accepted, or none does any more: who is not back yet may be among them."""
 
@@ -107,7 +114,7 @@ class StoreLost:
 
 
 Event = (
-    Opened | Identified | Denied | Behind | Received | Lost
+    Opened | Identified | Denied | Alive | Behind | Received | Lost
     | ListenerOpened | ListenerFailed | StoreOpened | StoreReceived | StoreLost
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ Survivors keep their order. Rank 0 never goes to a newcomer while a survivor is 
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 _DIGITS = re.compile(r"(\d+)")
@@ -30,6 +31,7 @@ class Seat(NamedTuple):
     name: str
 
 
+@lru_cache(maxsize=32_768)
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key under which node7 comes before node66."""
     return tuple(

@@ -19,6 +19,9 @@ from rdzv_server.core.roster import recount
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.views import view_of
 
+LOST_TOLD_MAX = 16
+"""Connections of one moment that the log names one by one; thousands would take longer to write than to lose."""
+
 SOCKET_POLL_S = 0.001
 """Between the two phases of an expiry: long enough for one more poll of all ready sockets."""
 
@@ -128,13 +131,14 @@ def connection_lost(tables: Tables, connection: Connection, reason: str) -> None
     if session.role is Role.WORKER or run is None or member is None or member.finished:
         _arm(tables, session)
         return
-    tables.report(
-        "connection_lost", run=run.id, node=session.node_id, fence=run.fence, reason=reason,
-        grace_s=tables.settings.reconnect_grace_s,
-    )  # fmt: skip
     recount(run, member)
     tables.touch(run)
     _judge_together(tables, run, session)
+    tables.report(
+        "connection_lost", level="info" if len(run.burst) <= LOST_TOLD_MAX else "debug",
+        run=run.id, node=session.node_id, fence=run.fence, reason=reason,
+        grace_s=tables.settings.reconnect_grace_s,
+    )  # fmt: skip
     _arm(tables, session)
 
 
@@ -258,7 +262,8 @@ def _attach(tables: Tables, session: Session, connection: Connection, attempt: i
         recount(run, session.member)
         tables.touch(run)
         tables.report(
-            "node_resumed", run=run.id, node=session.node_id, fence=run.fence,
+            "node_resumed", level="debug" if run.burst.told else "info",
+            run=run.id, node=session.node_id, fence=run.fence,
             away_s=round(tables.t - was_suspect_since, 3),
         )  # fmt: skip
 

@@ -4,7 +4,6 @@ One step of the core (one event or one tick) sees one reading of the clock, `t`,
 effects in `effects`. Runs touched by a step are settled at its end, once.
 """
 
-import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -161,7 +160,7 @@ class Tables:
 
     def _mac(self, text: str) -> bytes:
         text = f"{self.identity.epoch}\0{text}"
-        return hmac.new(self.identity.key, text.encode(), hashlib.sha256).digest()
+        return hmac.digest(self.identity.key, text.encode(), "sha256")
 
     # --- runs -------------------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ class Connection(Framed):
         super().__init__(server, conn)
         self.greeted = False
         """Its hello was accepted."""
+        self._patience: asyncio.TimerHandle | None = None
+        """The time for its preamble."""
         self._opening = b""
         self._open = False
         self._challenge: Challenge | None = None
@@ -75,7 +77,7 @@ class Connection(Framed):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer connected; nothing is told to the core before its preamble is good."""
         super().connection_made(transport)
-        self._server.connected(self)
+        self._patience = self._server.connected(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -90,7 +92,14 @@ class Connection(Framed):
     def connection_lost(self, exc: Exception | None) -> None:
         """End of stream, reset, or cut by us."""
         self._gone()
+        self._patient()
         self._server.disconnected(self, "connection closed" if exc is None else str(exc))
+
+    def _patient(self) -> None:
+        """Nobody waits for a preamble any more."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     def expect_preamble(self) -> None:
         """The time for the preamble is over."""
@@ -114,8 +123,7 @@ class Connection(Framed):
         self.greeted = True
         self._frames.frame_bytes_max = limits.FRAME_BYTES_MAX
         self._budget = Budget(self._server.now())
-        if run:
-            self._share = self._server.turns.share(run)
+        self._share = self._server.turns.share(run)
         self._end_unacknowledged(welcome.lease_ms)
         if self._proof is None:
             return welcome
@@ -136,6 +144,11 @@ class Connection(Framed):
             self.finish()
 
         self._server.later(self._server.delay_of_refusal_s(self), say)
+
+    def reads(self) -> None:
+        """A peer that takes its answers is alive, though nothing of it may be read until it has them."""
+        if self.greeted:
+            self._server.alive(self)
 
     def goodbye(self, goodbye: Goodbye | None) -> None:
         """Say why, if there is a why, and close."""
@@ -175,6 +188,7 @@ class Connection(Framed):
             self.goodbye(Goodbye(code=ErrorCode.UNSUPPORTED, message=text))
             return b""
         self._open = True
+        self._patient()
         self._server.opened(self)
         return rest
 
@@ -197,6 +211,7 @@ class Connection(Framed):
         transport, data = self._transport, self._opening
         if transport is None:
             return
+        self._patient()
         self._closing = self._deaf = True
         self._transport, self._opening = None, b""
         store = self._server.stores.protocol(SHARED)

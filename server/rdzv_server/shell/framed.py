@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 from rdzv_proto import limits
 from rdzv_proto.framing import FrameBuffer, FrameTooLargeError
 from rdzv_server.shell.peer import Peer
-from rdzv_server.shell.turns import PER_CONNECTION, Budget, Share
+from rdzv_server.shell.turns import (
+    NO_RUN,
+    OUT_BYTES_MAX,
+    PER_CONNECTION_S,
+    UNREAD_BYTES_MAX,
+    Budget,
+    Share,
+)
 
 if TYPE_CHECKING:
     from rdzv_server.shell.server import Server
@@ -25,9 +32,10 @@ class Framed(Peer):
         """What still comes is not looked at."""
         self._held = False
         """It waits for its next turn, and is not read meanwhile."""
+        self._held_until_read = False
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_HELLO)
-        self._share: Share | None = None
-        """Of its run; none before its hello."""
+        self._share: Share = server.turns.share(NO_RUN)
+        """Of its run, from its hello on."""
         self._budget: Budget | None = None
 
     def take(self, body: bytes) -> None:
@@ -46,12 +54,19 @@ class Framed(Peer):
             self._work(data)
 
     def go_on(self) -> None:
-        """Its next turn has come, or its rate allows more."""
+        """Its next turn has come, its rate allows more, or its peer has read."""
         self._held = False
         if not self._deaf:
             self._work(b"")
             if not self._held and self._transport is not None:
                 self._transport.resume_reading()
+
+    def resume_writing(self) -> None:
+        """The peer has read everything."""
+        super().resume_writing()
+        if self._held_until_read:
+            self._held_until_read = False
+            self._server.next_turn(self)
 
     def finish(self, last_words: bytes = b"") -> None:
         """Send what is queued, then close."""
@@ -67,54 +82,54 @@ class Framed(Peer):
         """Hand on the requests that are complete, as many as this turn allows."""
         server, share = self._server, self._share
         server.begin()
-        allowed = PER_CONNECTION
-        if share is not None:
-            allowed = min(allowed, server.turns.left(share))
+        began = server.now()
+        allowed_s = min(PER_CONNECTION_S, server.turns.left_s(share))
         done, more = 0, False
         self._reading = True
         try:
-            if allowed <= 0:
+            if allowed_s <= 0 or self.unsent_bytes > UNREAD_BYTES_MAX:
                 self._frames.feed(data)
                 more = True
             elif (one := self._frames.single(data)) is not None:
                 done = 1
                 self.take(one)
             else:
-                done, more = self._take_many(data, allowed)
+                done, more = self._take_many(data, began + allowed_s)
         except FrameTooLargeError as error:
             self.too_large(error)
         self._reading = False
-        wait_s = self._charge(done)
-        if more and share is not None and allowed < PER_CONNECTION:
+        share.left_s -= server.now() - began
+        if more and share.left_s <= 0:
             server.turns.exhausted(share)
-        if not self._deaf and (more or wait_s):
-            self._hold(wait_s)
+        wait_s = self._charge(done)
         if self._out:
             self.flush()
+        if not self._deaf and (more or wait_s):
+            self._hold(wait_s)
         server.flush_others()
 
-    def _take_many(self, data: bytes, allowed: int) -> tuple[int, bool]:
+    def _take_many(self, data: bytes, until: float) -> tuple[int, bool]:
         """Returns how many requests were done, and whether this turn allowed no more."""
-        done = 0
+        done, more = 0, False
         bodies = self._frames.split(data)
         try:
-            while done < allowed and not self._deaf and (body := next(bodies, None)) is not None:
+            while not self._deaf and (body := next(bodies, None)) is not None:
                 done += 1
                 self.take(body)
+                if self._server.now() >= until or self._out_bytes > OUT_BYTES_MAX:
+                    more = True
+                    break
         finally:
             bodies.close()
         left = len(self._frames) > 0
-        more = left and done >= allowed
         if left and not more and not self._deaf:
             self._server.laggards.half_frame(self, anew=done > 0)
         else:
             self._server.laggards.whole(self)
-        return done, more
+        return done, more and left
 
     def _charge(self, done: int) -> float:
         """Count requests. Returns how long it must not ask for more, in seconds."""
-        if self._share is not None:
-            self._share.left -= done
         budget = self._budget
         if budget is None:
             return 0.0
@@ -122,12 +137,14 @@ class Framed(Peer):
         return budget.refill(self._server.now()) if budget.left < 0 else 0.0
 
     def _hold(self, wait_s: float) -> None:
-        """Read no further until its next turn, or until its rate allows more."""
+        """Read no further until its peer has read, its rate allows more, or its next turn has come."""
         self._held = True
         self._server.laggards.whole(self)
         if self._transport is not None:
             self._transport.pause_reading()
-        if wait_s:
+        if self.unsent_bytes > UNREAD_BYTES_MAX:
+            self._held_until_read = True
+        elif wait_s:
             self._server.later(wait_s, self.go_on)
         else:
             self._server.next_turn(self)

@@ -26,6 +26,9 @@ class Peer(Protocol):
     def sent_bytes(self) -> int:
         """Taken by the operating system so far."""
 
+    def reads(self) -> None:
+        """It has taken something since the last look."""
+
     def cut(self, event: str, text: str) -> None:
         """Log why, and abort."""
 
@@ -91,8 +94,11 @@ class Laggards:
                 peer.cut("half_frame", f"a frame was not complete for {FRAME_SWEEPS} s")
         for peer, entry in list(self._unread.items()):
             sent_bytes = peer.sent_bytes
-            entry.sweeps = entry.sweeps + 1 if sent_bytes == entry.sent_bytes else 0
-            entry.sent_bytes = sent_bytes
+            if sent_bytes == entry.sent_bytes:
+                entry.sweeps += 1
+            else:
+                entry.sweeps, entry.sent_bytes = 0, sent_bytes
+                peer.reads()
             if entry.sweeps >= UNREAD_SWEEPS:
                 peer.cut("slow_reader", f"it has read nothing for {UNREAD_SWEEPS} s")
         if self._half or self._unread:

@@ -12,6 +12,10 @@ from rdzv_server.shell.addresses import host_of, shown
 if TYPE_CHECKING:
     from rdzv_server.shell.server import Server
 
+JOINED_BYTES_MAX = 64 * 1024
+"""Up to here one copy is cheaper than a second system call; large values, which many connections share, are not
+copied."""
+
 CLOSE_S = 1.0
 """Time for last words to drain; then the connection is cut. `close()` alone waits for ever on a peer
 that has vanished."""
@@ -35,7 +39,7 @@ class Peer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closing = False
         self._out: list[bytes] = []
-        self._written_bytes = 0
+        self._out_bytes = self._written_bytes = 0
         self._reading = False
         """What is sent now leaves when the present input is through."""
 
@@ -62,10 +66,14 @@ class Peer(asyncio.Protocol):
         self._server.laggards.drained(self)
 
     @property
+    def unsent_bytes(self) -> int:
+        """Written, and not taken by the operating system yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
     def sent_bytes(self) -> int:
         """Taken by the operating system so far."""
-        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._written_bytes - waiting
+        return self._written_bytes - self.unsent_bytes
 
     def send(self, data: bytes) -> None:
         """Queue something; it leaves with `flush`."""
@@ -73,30 +81,39 @@ class Peer(asyncio.Protocol):
             if not self._out and not self._reading:
                 self._server.to_flush(self)
             self._out.append(data)
+            self._out_bytes += len(data)
 
-    def flush(self) -> None:
-        """Write what was queued, in one call."""
-        transport = self._transport
-        if transport is None or not self._out:
-            self._out.clear()
-            return
-        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-        self._out.clear()
-        self._written_bytes += len(data)
-        transport.write(data)
+    def flush(self) -> int:
+        """Write what was queued, in one call; returns how many bytes that was."""
+        transport, out, size = self._transport, self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
+        if transport is None or not out:
+            return 0
+        self._written_bytes += size
+        if len(out) == 1:
+            transport.write(out[0])
+        elif size < JOINED_BYTES_MAX:
+            transport.write(b"".join(out))
+        else:
+            transport.writelines(out)
         if transport.get_write_buffer_size() > self.write_bytes_max:
             self.cut("slow_reader", f"more than {self.write_bytes_max} bytes are not read")
+        return size
 
     def finish(self, last_words: bytes = b"") -> None:
         """Send what is queued, then close; cut if that takes too long."""
         transport = self._transport
         if last_words:
             self._out.append(last_words)
+            self._out_bytes += len(last_words)
         self.flush()
         self._closing = True
         if transport is not None:
             transport.close()
             self._server.later(CLOSE_S, self.abort)
+
+    def reads(self) -> None:
+        """It has taken something of what waits for it."""
 
     def cut(self, event: str, text: str) -> None:
         """Log why, and abort."""
@@ -106,7 +123,7 @@ class Peer(asyncio.Protocol):
     def abort(self) -> None:
         """Cut the connection now."""
         self._closing = True
-        self._out.clear()
+        self._out, self._out_bytes = [], 0
         if self._transport is not None:
             self._transport.abort()
 

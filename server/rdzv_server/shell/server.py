@@ -19,6 +19,7 @@ from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Error, Welcome
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
+    Alive,
     Behind,
     Broadcast,
     Close,
@@ -47,7 +48,8 @@ from rdzv_server.shell.gate import Delays, Gate
 from rdzv_server.shell.laggards import Laggards
 from rdzv_server.shell.limiter import Limiter
 from rdzv_server.shell.memory import Memory
-from rdzv_server.shell.peer import Peer
+from rdzv_server.shell.peer import JOINED_BYTES_MAX, Peer
+from rdzv_server.shell.portions import Ends, Outbox
 from rdzv_server.shell.store_connection import StoreConnection
 from rdzv_server.shell.store_listener import StorePorts
 from rdzv_server.shell.store_side import StoreSide
@@ -96,11 +98,12 @@ class Server:
         self.stores = StoreSide(self, self._core, self._admission, store_ports or StorePorts())
         self._sockets = 0
         self._next_conn = 0
-        self._to_flush: list[Peer] = []
         self._next_turn: list[Framed | StoreConnection] = []
         self._in_turn = False
         """Input of this turn of the loop has come already."""
         self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(self._loop.call_soon)
+        self._ends = Ends(self._loop.call_soon, self.now, self.lost)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._limiters: dict[str, Limiter] = {}
@@ -135,10 +138,11 @@ class Server:
 
     # --- from connections ---------------------------------------------------------------------
 
-    def connected(self, connection: Connection) -> None:
-        """A socket was accepted."""
+    def connected(self, connection: Connection) -> asyncio.TimerHandle:
+        """A socket was accepted; returns the timer of its preamble."""
         self.count(1)
-        self.later(self._core.tables.settings.hello_timeout_s, connection.expect_preamble)
+        patience_s = self._core.tables.settings.hello_timeout_s
+        return self._loop.call_later(patience_s, connection.expect_preamble)
 
     def opened(self, connection: Connection) -> None:
         """A good preamble came."""
@@ -178,6 +182,10 @@ class Server:
         self.handle(Behind(behind))
         self._arm()
 
+    def alive(self, connection: Connection) -> None:
+        """The peer takes what it is sent."""
+        self.handle(Alive(connection.conn))
+
     def denied(self) -> None:
         """Somebody could not."""
         self.handle(Denied())
@@ -194,9 +202,10 @@ class Server:
 
     def disconnected(self, connection: Connection, reason: str) -> None:
         """The socket is closed."""
-        self.lost(connection, reason)
         self._admission.closed(connection)
         self.count(-1)
+        if connection.conn in self._connections:
+            self._ends.add(connection, reason)
 
     def refused(self, connection: Peer, event: str, text: str) -> None:
         """Something from outside that nobody asked for: at most one line a second of each kind."""
@@ -211,19 +220,16 @@ class Server:
 
     def to_flush(self, connection: Peer) -> None:
         """The connection has something queued."""
-        self._to_flush.append(connection)
+        self._outbox.add(connection)
 
     def flush(self) -> None:
         """Write everything queued, one call per connection; then look at the timer."""
-        while self._to_flush:
-            waiting, self._to_flush = self._to_flush, []
-            for connection in waiting:
-                connection.flush()
+        self._outbox.flush()
         self._arm()
 
     def flush_others(self) -> None:
         """Write what a request made the server say on other connections."""
-        if self._to_flush:
+        if self._outbox:
             self.flush()
 
     def now(self) -> float:
@@ -300,7 +306,7 @@ class Server:
                 self._send_frames(zip(conns, repeat(codec.encode(0, push))))
             case Release(to, reply):
                 tail = codec.encode_tail(reply)
-                self._send_frames((conn, codec.frame(number, tail)) for conn, number in to)
+                self._send_tails(tail, to)
             case Close(conn, goodbye):
                 connection = self._connections.pop(conn, None)
                 if connection is not None:
@@ -317,6 +323,18 @@ class Server:
                 connection.deny(request_id, message)
                 return
         connection.send(codec.encode(request_id, message))
+
+    def _send_tails(self, tail: bytes, to: Iterable[tuple[int, int]]) -> None:
+        """A large tail is shared by all who get it."""
+        for conn, number in to:
+            connection = self._connections.get(conn)
+            if connection is None:
+                continue
+            if len(tail) < JOINED_BYTES_MAX:
+                connection.send(codec.frame(number, tail))
+            else:
+                connection.send(codec.head(number, tail))
+                connection.send(tail)
 
     def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
         for conn, frame in frames:

@@ -1,20 +1,34 @@
-"""How many requests of whom are done in one turn of the loop, so that nobody waits for a flood.
+"""How much of whom is done in one turn of the loop, so that nobody waits for a flood.
 
-One request costs the server some 5 to 20 µs. A connection may bring thousands of them in one read, and a
-run has many connections. What is more than its share is done in the next turn, after everybody else's:
-nothing is refused, and where only one run is there nothing is held up.
+A request costs the server from 5 µs to some milliseconds (a list of 16,384 keys). A connection may bring
+thousands of them in one read, and a run has many connections. What is more than its share of the turn's time is
+done in the next turn, after everybody else's: nothing is refused.
 """
 
 import weakref
 
-PER_CONNECTION = 256
-"""Requests of one connection in a turn: at most about 5 ms."""
+PER_CONNECTION_S = 0.005
+"""Of one connection in a turn."""
 
-PER_TURN = 1_024
-"""Requests in a turn of all runs that have more than this turn can do: about 20 ms."""
+PER_TURN_S = 0.01
+"""Of all runs together that have more to do than their share. A heartbeat of another run waits for a turn or two,
+and must not wait longer than 50 ms (L10) on a busy machine."""
 
-PER_RUN_MIN = 64
-"""However many runs flood the server, each does so many in a turn."""
+NO_RUN = ""
+"""Whose share those have who have not said their hello yet, and tools."""
+
+PER_RUN_S_MIN = 0.001
+"""However many runs flood the server, each gets on."""
+
+ALONE_S = 0.05
+"""Of the only run there is: only newcomers wait for it."""
+
+OUT_BYTES_MAX = 1 << 20
+"""Answers of one connection in a turn, before they are written: small requests may have large answers."""
+
+UNREAD_BYTES_MAX = 4 << 20
+"""Answers that a peer has not taken: with more than that, its next requests wait. A reader who takes nothing is
+cut (`Laggards`)."""
 
 RATE_PER_S = 5_000
 """Requests of one session: a tenth of what the server can do. A training process asks for some dozens."""
@@ -24,12 +38,12 @@ BURST = 10_000
 
 
 class Share:
-    """What the connections of one run may do in the present turn."""
+    """What the connections of one run may use of the present turn, in seconds."""
 
-    __slots__ = ("__weakref__", "exhausted_in", "left", "turn")
+    __slots__ = ("__weakref__", "exhausted_in", "left_s", "turn")
 
     def __init__(self) -> None:
-        self.left = 0
+        self.left_s = 0.0
         self.turn = self.exhausted_in = -1
 
 
@@ -40,7 +54,7 @@ class Turns:
         self.number = 0
         self._shares: weakref.WeakValueDictionary[str, Share] = weakref.WeakValueDictionary()
         self._exhausted = 0
-        self._per_run = PER_TURN
+        self._per_run_s = PER_TURN_S
 
     def share(self, run: str) -> Share:
         """Of a run; its connections hold it, and it ends with the last of them."""
@@ -49,12 +63,12 @@ class Turns:
             share = self._shares[run] = Share()
         return share
 
-    def left(self, share: Share) -> int:
-        """Requests that a run may still do in this turn."""
+    def left_s(self, share: Share) -> float:
+        """Time that a run may still use in this turn."""
         if share.turn != self.number:
             share.turn = self.number
-            share.left = self._per_run if len(self._shares) > 1 else PER_CONNECTION * 1_000_000
-        return share.left
+            share.left_s = self._per_run_s if len(self._shares) > 1 else ALONE_S
+        return share.left_s
 
     def exhausted(self, share: Share) -> None:
         """A run has more to do than its share."""
@@ -65,7 +79,7 @@ class Turns:
     def next(self) -> None:
         """The turn is over. Runs that could not do everything share the next one."""
         self.number += 1
-        self._per_run = max(PER_TURN // max(1, self._exhausted), PER_RUN_MIN)
+        self._per_run_s = max(PER_TURN_S / max(1, self._exhausted), PER_RUN_S_MIN)
         self._exhausted = 0
 
 

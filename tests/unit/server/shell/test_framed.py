@@ -8,7 +8,20 @@ import pytest
 from rdzv_proto import limits
 from rdzv_proto.framing import FrameTooLargeError
 from rdzv_server.shell.framed import Framed
-from rdzv_server.shell.turns import BURST, PER_CONNECTION, PER_TURN, RATE_PER_S, Budget, Turns
+from rdzv_server.shell.turns import (
+    BURST,
+    OUT_BYTES_MAX,
+    PER_CONNECTION_S,
+    PER_TURN_S,
+    RATE_PER_S,
+    UNREAD_BYTES_MAX,
+    Budget,
+    Turns,
+)
+
+SLICE = 256
+COST_S = PER_CONNECTION_S / SLICE
+"""Of one request."""
 
 
 class FakeServer:
@@ -41,10 +54,14 @@ class FakeServer:
     def whole(self, peer: object) -> None:
         self.half.pop(peer, None)
 
+    def unread(self, peer: object) -> None: ...
+
+    def drained(self, peer: object) -> None: ...
+
     def turn(self) -> None:
-        """The next turn of the loop, with a second's thousandth gone."""
+        """The next turn of the loop."""
         self.turns.next()
-        self.time += 0.001
+        self.time += 0.0001
         waiting, self.waiting = self.waiting, []
         for connection in waiting:
             connection.go_on()
@@ -57,6 +74,7 @@ class FakeServer:
 class FakeTransport:
     def __init__(self) -> None:
         self.reading = True
+        self.unsent = 0
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -66,23 +84,42 @@ class FakeTransport:
 
     def abort(self) -> None: ...
 
+    def write(self, data: bytes) -> None:
+        self.unsent += len(data)
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.unsent += sum(map(len, parts))
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
 
 class Taker(Framed):
+    """Takes requests that cost time and have answers."""
+
+    write_bytes_max = 100 << 20
+    cost_s = COST_S
+    answer = b""
+
     def __init__(self, server: Any) -> None:
         super().__init__(server, 1)
         self.taken: list[bytes] = []
         self.errors: list[FrameTooLargeError] = []
-        self._transport = FakeTransport()  # type: ignore[assignment]
+        self.transport = FakeTransport()
+        self._transport = self.transport  # type: ignore[assignment]
 
     def take(self, body: bytes) -> None:
         self.taken.append(body)
+        self._server.time += self.cost_s  # type: ignore[attr-defined]
+        if self.answer:
+            self.send(self.answer)
 
     def too_large(self, error: FrameTooLargeError) -> None:
         self.errors.append(error)
         self.abort()
 
     def is_read(self) -> bool:
-        return bool(self._transport.reading)  # type: ignore[union-attr]
+        return self.transport.reading
 
     def greeted_in(self, run: str) -> "Taker":
         self._budget = Budget(self._server.now())
@@ -109,8 +146,8 @@ def numbers(taker: Taker) -> list[int]:
 
 
 def test_what_fits_into_a_turn_is_done_at_once(server: FakeServer, taker: Taker) -> None:
-    taker.work(frames(PER_CONNECTION))
-    assert numbers(taker) == list(range(PER_CONNECTION))
+    taker.work(frames(SLICE // 2))
+    assert numbers(taker) == list(range(SLICE // 2))
     assert taker.is_read()
     assert not server.waiting
 
@@ -118,38 +155,72 @@ def test_what_fits_into_a_turn_is_done_at_once(server: FakeServer, taker: Taker)
 def test_l10_the_rest_waits_for_the_next_turns_in_order_and_unread(
     server: FakeServer, taker: Taker
 ) -> None:
-    count = 3 * PER_CONNECTION + 7
+    count = 3 * SLICE + 7
     taker.work(frames(count))
-    assert len(taker.taken) == PER_CONNECTION
+    assert len(taker.taken) == pytest.approx(SLICE, abs=1)
     assert not taker.is_read()
     taker.work(frames(5, count))  # was read before it was held
-    for _ in range(3):
+    for _ in range(4):
         server.turn()
     assert numbers(taker) == list(range(count + 5))
     assert taker.is_read()
     assert not server.waiting
 
 
+def test_l10_dear_requests_count_for_what_they_cost(server: FakeServer, taker: Taker) -> None:
+    taker.cost_s = PER_CONNECTION_S * 0.6
+    taker.work(frames(10))
+    assert len(taker.taken) == 2
+    for _ in range(4):
+        server.turn()
+    assert len(taker.taken) == 10
+
+
 def test_l10_many_connections_of_a_run_have_no_more_than_its_share(server: FakeServer) -> None:
     other = Taker(server).greeted_in("other")
     flood = [Taker(server).greeted_in("flood") for _ in range(8)]
+    began = server.time
     for connection in flood:
-        connection.work(frames(PER_CONNECTION))
-    assert sum(len(connection.taken) for connection in flood) == PER_TURN
+        connection.work(frames(SLICE))
+    assert server.time - began == pytest.approx(PER_TURN_S, abs=2 * COST_S)
     other.work(frames(3))
     assert len(other.taken) == 3
-    for _ in range(2):
+    for _ in range(8):
         server.turn()
-    assert all(numbers(connection) == list(range(PER_CONNECTION)) for connection in flood)
+    assert all(numbers(connection) == list(range(SLICE)) for connection in flood)
+
+
+def test_t13_a_turn_ends_when_its_answers_are_large(server: FakeServer, taker: Taker) -> None:
+    taker.cost_s, taker.answer = 0.0, b"x" * (OUT_BYTES_MAX // 4)
+    taker.work(frames(20))
+    assert len(taker.taken) == 5
+    assert taker.transport.unsent == 5 * len(taker.answer)
+
+
+def test_t13_a_peer_that_does_not_read_its_answers_is_not_read_either(
+    server: FakeServer, taker: Taker
+) -> None:
+    taker.cost_s, taker.answer = 0.0, b"x" * (OUT_BYTES_MAX // 4)
+    taker.work(frames(1000))
+    for _ in range(50):
+        server.turn()
+    assert UNREAD_BYTES_MAX < taker.transport.unsent <= UNREAD_BYTES_MAX + 2 * OUT_BYTES_MAX
+    assert not taker.is_read()
+    assert not server.waiting
+    before = len(taker.taken)
+    taker.transport.unsent = 0
+    taker.resume_writing()
+    server.turn()
+    assert len(taker.taken) > before
 
 
 def test_t14_a_session_that_asks_too_fast_is_read_more_slowly_and_loses_nothing(
     server: FakeServer, taker: Taker
 ) -> None:
     taker.greeted_in("a")
-    count = BURST + RATE_PER_S
-    taker.work(frames(count))
+    count, taker.cost_s = BURST + RATE_PER_S, COST_S
     began = server.time
+    taker.work(frames(count))
     while len(taker.taken) < count:
         server.turn()
         assert server.time < began + 5
@@ -163,10 +234,11 @@ def test_t14_a_session_that_asks_too_fast_is_read_more_slowly_and_loses_nothing(
 def test_a_connection_that_is_closed_while_it_waits_does_nothing_more(
     server: FakeServer, taker: Taker
 ) -> None:
-    taker.work(frames(3 * PER_CONNECTION))
+    taker.work(frames(3 * SLICE))
     taker.abort()
+    before = len(taker.taken)
     server.turn()
-    assert len(taker.taken) == PER_CONNECTION
+    assert len(taker.taken) == before
 
 
 def test_t8_a_length_beyond_the_limit_ends_it_after_what_came_before(taker: Taker) -> None:
@@ -191,7 +263,8 @@ def test_t11_a_frame_that_is_not_complete_is_watched_until_it_is(
 def test_t11_the_wait_for_a_turn_is_not_charged_as_a_half_frame(
     server: FakeServer, taker: Taker
 ) -> None:
-    taker.work(frames(PER_CONNECTION + 1) + b"\0")
+    taker.work(frames(2 * SLICE) + b"\0")
     assert not server.half
-    server.turn()
-    assert server.half == {taker: True}
+    for _ in range(3):
+        server.turn()
+    assert taker in server.half

@@ -9,6 +9,10 @@ class Peer:
     def __init__(self) -> None:
         self.sent_bytes = 0
         self.why: list[str] = []
+        self.read = 0
+
+    def reads(self) -> None:
+        self.read += 1
 
     def cut(self, event: str, text: str) -> None:
         self.why.append(event)
@@ -87,6 +91,7 @@ def test_t13_a_slow_peer_that_reads_on_stays(clock: Clock, peer: Peer) -> None:
         peer.sent_bytes += 1
         clock.sweep()
     assert not peer.why
+    assert peer.read == 10 * UNREAD_SWEEPS, "it is known to be alive"
 
 
 def test_a_peer_that_has_read_everything_or_is_gone_is_forgotten(clock: Clock, peer: Peer) -> None:

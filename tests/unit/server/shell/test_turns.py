@@ -1,23 +1,30 @@
 import pytest
 
-from rdzv_server.shell.turns import BURST, PER_RUN_MIN, PER_TURN, RATE_PER_S, Budget, Turns
+from rdzv_server.shell.turns import (
+    ALONE_S,
+    BURST,
+    PER_RUN_S_MIN,
+    PER_TURN_S,
+    RATE_PER_S,
+    Budget,
+    Turns,
+)
 
 
-def test_one_run_alone_has_the_whole_server() -> None:
+def test_one_run_alone_has_more_of_a_turn() -> None:
     turns = Turns()
-    assert turns.left(turns.share("a")) > 100 * PER_TURN
     share = turns.share("a")
-    assert turns.left(share) > 100 * PER_TURN
+    assert turns.left_s(share) == ALONE_S > PER_TURN_S
 
 
 def test_two_runs_have_a_share_each_that_is_full_again_in_the_next_turn() -> None:
     turns = Turns()
     a, b = turns.share("a"), turns.share("b")
-    assert turns.left(a) == turns.left(b) == PER_TURN
-    a.left -= 1000
-    assert turns.left(a) == PER_TURN - 1000
+    assert turns.left_s(a) == turns.left_s(b) == PER_TURN_S
+    a.left_s -= 0.004
+    assert turns.left_s(a) == PER_TURN_S - 0.004
     turns.next()
-    assert turns.left(a) == PER_TURN
+    assert turns.left_s(a) == PER_TURN_S
 
 
 def test_l10_runs_that_want_more_than_a_turn_share_the_next_one() -> None:
@@ -26,9 +33,9 @@ def test_l10_runs_that_want_more_than_a_turn_share_the_next_one() -> None:
     for share in shares * 2:
         turns.exhausted(share)
     turns.next()
-    assert [turns.left(share) for share in shares] == [PER_TURN // 4] * 4
+    assert [turns.left_s(share) for share in shares] == [PER_TURN_S / 4] * 4
     turns.next()
-    assert turns.left(shares[0]) == PER_TURN
+    assert turns.left_s(shares[0]) == PER_TURN_S
 
 
 def test_l10_every_run_gets_on_however_many_there_are() -> None:
@@ -37,18 +44,17 @@ def test_l10_every_run_gets_on_however_many_there_are() -> None:
     for share in shares:
         turns.exhausted(share)
     turns.next()
-    a, b = shares[:2]
-    assert turns.left(a) == turns.left(b) == PER_RUN_MIN
+    assert {turns.left_s(share) for share in shares} == {PER_RUN_S_MIN}
 
 
 def test_a_share_ends_with_its_last_connection() -> None:
     turns = Turns()
     a, b = turns.share("a"), turns.share("b")
     assert turns.share("a") is a
-    assert turns.left(a) == PER_TURN
+    assert turns.left_s(a) == PER_TURN_S
     del b
     turns.next()
-    assert turns.left(a) > PER_TURN
+    assert turns.left_s(a) == ALONE_S
 
 
 def test_t14_a_session_is_held_back_for_what_it_is_ahead() -> None:
