@@ -146,6 +146,9 @@ def herd(kind: str, clients: int, lease_s: float) -> Iterator[Herd]:
         made = Herd(kind, Files(folder), clients, lease_s, folder / "log")
         try:
             yield made
+        except Exception:
+            print("\n".join((folder / "log").read_text().splitlines()[-20:]), file=sys.stderr)
+            raise
         finally:
             made.end()
 

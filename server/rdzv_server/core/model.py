@@ -78,8 +78,9 @@ class Session:
     """Of the last connection."""
     dropped_at: float | None = None
     """Since when there is no connection: the session is under suspicion."""
-    lease_decides: bool = False
-    """The connection broke together with most of the run's: only silence counts as death."""
+    recovery_s: float = 0.0
+    """The connection broke together with most of the run's: it has so long to come back, as after a
+    restart of the server."""
     expiring_since: float | None = None
     """When a tick found its time up; one more look at the sockets decides (S33)."""
     replies: dict[int, AnyReply] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Opening, resuming, suspecting and ending sessions.
 
 A session outlives its connections. A connection that breaks makes it a suspect; it is lost after
-`reconnect_grace`, or after its lease when the connection broke together with most of the run's (then
-it is the network, not the nodes). Silence on a living connection costs the lease. Every expiry is
+`reconnect_grace`, or a whole lease after that when the connection broke together with most of the run's
+(then it is the network, not the nodes). Silence on a living connection costs the lease. Every expiry is
 two-phase (S33): a session whose time is up at one tick is given one more poll of the sockets and
 expires at the next. Events are keyed by session, never by node, so that the late end of an old
 process cannot hurt its successor (S6).
@@ -18,6 +18,9 @@ from rdzv_server.core.refusal import Refused
 from rdzv_server.core.roster import recount
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.views import view_of
+
+RECOVERY_S_PER_NODE = 0.002
+"""A TLS handshake for each, and room: ten thousand come back through one core (SEMANTICS D5, L7)."""
 
 LOST_TOLD_MAX = 16
 """Connections of one moment that the log names one by one; thousands would take longer to write than to lose."""
@@ -125,7 +128,7 @@ def connection_lost(tables: Tables, connection: Connection, reason: str) -> None
     if session is None or not current or tables.shutting_down:
         return
     session.dropped_at = tables.t
-    session.lease_decides = False
+    session.recovery_s = 0.0
     run = tables.runs.get(session.run_id)
     member = session.member
     if session.role is Role.WORKER or run is None or member is None or member.finished:
@@ -253,7 +256,7 @@ def _attach(tables: Tables, session: Session, connection: Connection, attempt: i
     session.grant = connection.grant
     tables.deadlines.cancel(("hello", connection.id, 0))
     was_suspect_since, session.dropped_at = session.dropped_at, None
-    session.lease_decides = False
+    session.recovery_s = 0.0
     heard(tables, session)
     run = tables.runs.get(session.run_id)
     if run is not None:
@@ -319,7 +322,7 @@ def _judge_together(tables: Tables, run: Run, session: Session) -> None:
         return
     for one in [session.id] if burst.told else burst.away:
         other = tables.sessions[one]
-        other.lease_decides = True
+        other.recovery_s = max(other.lease_s, len(run.members) * RECOVERY_S_PER_NODE)
         _arm(tables, other)
     if not burst.told:
         burst.told = True
@@ -341,6 +344,8 @@ def _over_at(tables: Tables, session: Session) -> float:
     if session.dropped_at is not None:
         since = max(session.dropped_at, tables.caught_up_at)
         due = since + tables.settings.reconnect_grace_s
-        if session.lease_decides or tables.behind:
+        if session.recovery_s:
+            due = max(due, session.dropped_at + session.recovery_s)
+        if tables.behind:
             due = max(due, lease_end)
     return due

@@ -123,7 +123,7 @@ class Connection(Framed):
         self.greeted = True
         self._frames.frame_bytes_max = limits.FRAME_BYTES_MAX
         self._budget = Budget(self._server.now())
-        self._share = self._server.turns.share(run)
+        self.share = self._server.turns.share(run)
         self._end_unacknowledged(welcome.lease_ms)
         if self._proof is None:
             return welcome

@@ -34,7 +34,7 @@ class Framed(Peer):
         """It waits for its next turn, and is not read meanwhile."""
         self._held_until_read = False
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_HELLO)
-        self._share: Share = server.turns.share(NO_RUN)
+        self.share: Share = server.turns.share(NO_RUN)
         """Of its run, from its hello on."""
         self._budget: Budget | None = None
 
@@ -80,7 +80,7 @@ class Framed(Peer):
 
     def _work(self, data: bytes) -> None:
         """Hand on the requests that are complete, as many as this turn allows."""
-        server, share = self._server, self._share
+        server, share = self._server, self.share
         server.begin()
         began = server.now()
         allowed_s = min(PER_CONNECTION_S, server.turns.left_s(share))

@@ -98,7 +98,8 @@ class Server:
         self.stores = StoreSide(self, self._core, self._admission, store_ports or StorePorts())
         self._sockets = 0
         self._next_conn = 0
-        self._next_turn: list[Framed | StoreConnection] = []
+        self._going_on = False
+        """Connections wait for the next turn."""
         self._in_turn = False
         """Input of this turn of the loop has come already."""
         self._loop = asyncio.get_running_loop()
@@ -238,14 +239,15 @@ class Server:
 
     def next_turn(self, connection: Framed | StoreConnection) -> None:
         """The connection has more to do than this turn allows."""
-        if not self._next_turn:
+        self.turns.wait(connection.share, connection)
+        if not self._going_on:
+            self._going_on = True
             self._loop.call_soon(self._go_on)
-        self._next_turn.append(connection)
 
     def _go_on(self) -> None:
-        waiting, self._next_turn = self._next_turn, []
-        for connection in waiting:
-            connection.go_on()
+        self._going_on = self.turns.go_on()
+        if self._going_on:
+            self._loop.call_soon(self._go_on)
 
     def _turn_over(self) -> None:
         self._in_turn = False

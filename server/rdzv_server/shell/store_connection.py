@@ -32,6 +32,7 @@ class StoreConnection(Peer):
         self.listener = listener
         self.greeted = False
         """Its hello was good."""
+        self.share = server.turns.share(f"store {listener}")
         self._rest = bytearray()
         """Read, and waits for its turn."""
 
@@ -46,13 +47,13 @@ class StoreConnection(Peer):
             return
         if self._rest:  # read before it was held
             self._rest += data
-        elif len(data) <= SLICE_BYTES:
-            self._server.stores.received(self, data)
+        elif len(data) <= SLICE_BYTES and self._server.turns.left_s(self.share) > 0:
+            self._do(data)
         else:
             self._rest += data
             if self._transport is not None:
                 self._transport.pause_reading()
-            self.go_on()
+            self._server.next_turn(self)
 
     def go_on(self) -> None:
         """Its next turn has come."""
@@ -61,11 +62,17 @@ class StoreConnection(Peer):
         if self._closing:
             self._rest.clear()
             return
-        self._server.stores.received(self, part)
+        self._do(part)
         if self._rest:
             self._server.next_turn(self)
         elif self._transport is not None and not self._closing:
             self._transport.resume_reading()
+
+    def _do(self, data: bytes) -> None:
+        self._server.begin()
+        began = self._server.now()
+        self._server.stores.received(self, data)
+        self.share.left_s -= self._server.now() - began
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End of stream, reset, or cut by us."""

@@ -6,6 +6,8 @@ done in the next turn, after everybody else's: nothing is refused.
 """
 
 import weakref
+from collections import deque
+from typing import Protocol
 
 PER_CONNECTION_S = 0.005
 """Of one connection in a turn."""
@@ -37,14 +39,23 @@ BURST = 10_000
 """That a session may be ahead of its rate: a rank exchange of the largest world."""
 
 
+class Waiting(Protocol):
+    """A connection's end."""
+
+    def go_on(self) -> None:
+        """Do what waits, as far as this turn allows."""
+
+
 class Share:
     """What the connections of one run may use of the present turn, in seconds."""
 
-    __slots__ = ("__weakref__", "exhausted_in", "left_s", "turn")
+    __slots__ = ("__weakref__", "exhausted_in", "left_s", "turn", "waiting")
 
     def __init__(self) -> None:
         self.left_s = 0.0
         self.turn = self.exhausted_in = -1
+        self.waiting: deque[Waiting] = deque()
+        """Connections that have more to do, in order. Those that this turn cannot serve cost it nothing."""
 
 
 class Turns:
@@ -55,6 +66,7 @@ class Turns:
         self._shares: weakref.WeakValueDictionary[str, Share] = weakref.WeakValueDictionary()
         self._exhausted = 0
         self._per_run_s = PER_TURN_S
+        self._waited_for: dict[Share, None] = {}
 
     def share(self, run: str) -> Share:
         """Of a run; its connections hold it, and it ends with the last of them."""
@@ -69,6 +81,23 @@ class Turns:
             share.turn = self.number
             share.left_s = self._per_run_s if len(self._shares) > 1 else ALONE_S
         return share.left_s
+
+    def wait(self, share: Share, connection: Waiting) -> None:
+        """A connection has more to do than this turn allows."""
+        share.waiting.append(connection)
+        self._waited_for[share] = None
+
+    def go_on(self) -> bool:
+        """Serve those who wait, as far as their shares go. True: some still wait."""
+        for share in list(self._waited_for):
+            for _ in range(len(share.waiting)):
+                if self.left_s(share) <= 0:
+                    self.exhausted(share)
+                    break
+                share.waiting.popleft().go_on()
+            if not share.waiting:
+                del self._waited_for[share]
+        return bool(self._waited_for)
 
     def exhausted(self, share: Share) -> None:
         """A run has more to do than its share."""

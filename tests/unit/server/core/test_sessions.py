@@ -17,6 +17,8 @@ from rdzv_proto.messages import (
 )
 from rdzv_server.core.burst import TOGETHER_S
 from rdzv_server.core.events import Behind, Lost
+from rdzv_server.core.sessions import RECOVERY_S_PER_NODE
+from rdzv_server.core.settings import Settings
 from tests.lab import EPOCH, RUN, Lab, Node, beat_all, policy
 
 GRACE_S = 1.0
@@ -300,6 +302,22 @@ def test_most_connections_at_once_are_still_lost_when_the_lease_ends() -> None:
     beat_all(lab, nodes[3:], 6)
     assert nodes[3].view.ended is not None
     assert nodes[3].view.ended.kind == "lost"
+
+
+def test_l7_a_large_world_that_broke_at_once_has_time_for_all_to_come_back() -> None:
+    lab = Lab(Settings(reconnect_grace_s=0.1))
+    count = 300
+    nodes = [lab.node(f"n{i}", rules=policy(count), lease_s=0.3) for i in range(count)]
+    for node in nodes:
+        node.join()
+    lab.advance(0.2)  # the last heartbeats were a while ago
+    for node in nodes:
+        node.lose()
+    assert count * RECOVERY_S_PER_NODE > 0.5
+    lab.advance(count * RECOVERY_S_PER_NODE - 0.05)
+    assert lab.run().live is not None
+    lab.advance(0.2)
+    assert lab.run().live is None
 
 
 def test_two_connections_at_once_are_two_dead_nodes() -> None:

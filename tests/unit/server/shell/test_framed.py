@@ -30,7 +30,6 @@ class FakeServer:
     def __init__(self) -> None:
         self.turns = Turns()
         self.time = 100.0
-        self.waiting: list[Framed] = []
         self.due: list[tuple[float, Callable[[], None]]] = []
         self.half: dict[object, bool] = {}
         self.laggards = self
@@ -43,7 +42,11 @@ class FakeServer:
         return self.time
 
     def next_turn(self, connection: Framed) -> None:
-        self.waiting.append(connection)
+        self.turns.wait(connection.share, connection)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.turns._waited_for)
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         self.due.append((self.time + delay_s, action))
@@ -62,9 +65,7 @@ class FakeServer:
         """The next turn of the loop."""
         self.turns.next()
         self.time += 0.0001
-        waiting, self.waiting = self.waiting, []
-        for connection in waiting:
-            connection.go_on()
+        self.turns.go_on()
         due = [entry for entry in self.due if entry[0] <= self.time]
         self.due = [entry for entry in self.due if entry[0] > self.time]
         for _, action in due:
@@ -105,8 +106,13 @@ class Taker(Framed):
         super().__init__(server, 1)
         self.taken: list[bytes] = []
         self.errors: list[FrameTooLargeError] = []
+        self.looked: list[Taker] = []
         self.transport = FakeTransport()
         self._transport = self.transport  # type: ignore[assignment]
+
+    def go_on(self) -> None:
+        self.looked.append(self)
+        super().go_on()
 
     def take(self, body: bytes) -> None:
         self.taken.append(body)
@@ -123,7 +129,7 @@ class Taker(Framed):
 
     def greeted_in(self, run: str) -> "Taker":
         self._budget = Budget(self._server.now())
-        self._share = self._server.turns.share(run)
+        self.share = self._server.turns.share(run)
         return self
 
 
@@ -188,6 +194,24 @@ def test_l10_many_connections_of_a_run_have_no_more_than_its_share(server: FakeS
     for _ in range(8):
         server.turn()
     assert all(numbers(connection) == list(range(SLICE)) for connection in flood)
+
+
+def test_l10_those_whom_a_turn_cannot_serve_cost_it_nothing(server: FakeServer) -> None:
+    """Thousands wait after the end of a switch: looking at each of them in every turn took longer than serving
+    them (found by the herd bench)."""
+    other = Taker(server).greeted_in("other")
+    flood = [Taker(server).greeted_in("flood") for _ in range(1000)]
+    for connection in flood:
+        connection.work(frames(SLICE // 8))
+    looks: list[Taker] = []
+    for connection in flood:
+        connection.looked = looks
+    server.turn()
+    assert 0 < len(looks) < 20
+    assert not other.taken
+    for _ in range(100):
+        server.turn()
+    assert all(len(connection.taken) == SLICE // 8 for connection in flood)
 
 
 def test_t13_a_turn_ends_when_its_answers_are_large(server: FakeServer, taker: Taker) -> None:
