@@ -7,7 +7,7 @@ assert b.joined.group_rank == 1
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -47,8 +47,11 @@ from rdzv_proto.messages import (
     ViewChanged,
     Welcome,
 )
+from rdzv_server.core import invariants
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.durable.saving import image, read_off
+from rdzv_server.core.durable.stored import key_bytes
 from rdzv_server.core.events import (
     Broadcast,
     Close,
@@ -60,6 +63,7 @@ from rdzv_server.core.events import (
     Lost,
     Opened,
     OpenListener,
+    Persist,
     Received,
     Release,
     Report,
@@ -73,6 +77,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.invariants import Monitor, check_effects
 from rdzv_server.core.model import Run
 from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.core.tables import Tables
 
 M = TypeVar("M")
 EPOCH = 1_000
@@ -155,11 +160,60 @@ class StoreWire:
         self.lab.apply(self.lab.core.handle(self.lab.now, StoreLost(self.conn)))
 
 
+def save(stored: dict[bytes, bytes], changes: Mapping[bytes, bytes | None]) -> None:
+    """As a store would."""
+    for key, record in changes.items():
+        if record is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = record
+
+
+def check_stored(tables: Tables, stored: Mapping[bytes, bytes]) -> None:
+    """What was written piece by piece is what the whole state gives now (but for what can wait)."""
+    assert tables.saves is not None
+    assert not tables.saves.marked, "marked, and not written"
+    now = dict(stored)
+    for key in tables.saves.later:
+        record = read_off(tables, key)
+        save(now, {key_bytes(key): record})
+    whole = image(tables)
+    if now != whole:
+        wrong = {k for k in now.keys() | whole.keys() if now.get(k) != whole.get(k)}
+        raise AssertionError(
+            f"not written as it is: {[(k, now.get(k), whole.get(k)) for k in sorted(wrong)[:4]]}"
+        )
+
+
+RESTORE_EVERY = 16
+"""Steps of a laboratory between two trials of a restart."""
+
+
+def check_restored(tables: Tables, stored: Mapping[bytes, bytes], settings: Settings) -> None:
+    """A server that began with these records now would have the same state."""
+    again = Coordinator(settings, tables.identity, durable=True)
+    again.resume(1.0, stored)
+    invariants.check(again.tables)
+    if not any(run.rivals for run in tables.runs.values()):  # who waits for a hint asks again
+        found, wanted = image(again.tables), dict(stored)
+        meta = key_bytes(("meta",))
+        assert found.pop(meta)[:3] == wanted.pop(meta)[:3]
+        # Runs that are at rest only now, since nobody of them may come back, are settled a step later.
+        wrong = {k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k)}
+        assert not wrong, [(k, found.get(k), wanted.get(k)) for k in sorted(wrong)[:4]]
+
+
 class Lab:
     """A server core in virtual time."""
 
-    def __init__(self, settings: Settings | None = None, epoch: int = EPOCH) -> None:
-        self.core = Coordinator(settings or Settings(), identity(epoch))
+    def __init__(
+        self, settings: Settings | None = None, epoch: int = EPOCH, *, durable: bool = True
+    ) -> None:
+        self.settings = settings or Settings()
+        self.core = Coordinator(self.settings, identity(epoch), durable=durable)
+        self.stored: dict[bytes, bytes] = {}
+        """What would survive a restart."""
+        self._steps = 0
         self.monitor = Monitor()
         self.now = 100.0
         self.wires: dict[int, Wire] = {}
@@ -173,7 +227,7 @@ class Lab:
         self.asked = 0
         """Listeners asked for."""
         self.store_wires: dict[int, StoreWire] = {}
-        self.core.tick(self.now)
+        self.apply(self.core.tick(self.now))
 
     # --- time and events ----------------------------------------------------------------------
 
@@ -182,6 +236,9 @@ class Lab:
         answers: list[Event] = []
         for effect in effects:
             match effect:
+                case Persist(changes):
+                    assert effect is effects[0], "something is told before it is safe"
+                    save(self.stored, changes)
                 case Send(conn, request_id, message):
                     self._deliver([(conn, request_id)], message)
                 case Broadcast(conns, message):
@@ -195,16 +252,26 @@ class Lab:
                     self.reports.append(effect)
                 case OpenListener(listener):
                     answers.append(self._open(listener))
-                case CloseListener(listener):
-                    self.listeners.pop(listener, None)
-                case StoreSend(conn, data):
-                    assert not self.store_wires[conn].closed, "sent on a closed connection"
-                    self.store_wires[conn].sent += data
-                case StoreClose(conn):
-                    self.store_wires[conn].closed = True
+                case _:
+                    self._apply_store(effect)
         self.monitor.check(self.core.tables)
+        self._steps += 1
+        if self.core.tables.saves is not None:
+            check_stored(self.core.tables, self.stored)
+        if self.core.tables.saves is not None and self._steps % RESTORE_EVERY == 0:
+            check_restored(self.core.tables, self.stored, self.settings)
         for event in answers:
             self.apply(self.core.handle(self.now, event))
+
+    def _apply_store(self, effect: CloseListener | StoreSend | StoreClose) -> None:
+        match effect:
+            case CloseListener(listener):
+                self.listeners.pop(listener, None)
+            case StoreSend(conn, data):
+                assert not self.store_wires[conn].closed, "sent on a closed connection"
+                self.store_wires[conn].sent += data
+            case StoreClose(conn):
+                self.store_wires[conn].closed = True
 
     def _deliver(self, to: Iterable[tuple[int, int]], message: AnyReply | AnyPush) -> None:
         for conn, request_id in to:
@@ -263,6 +330,16 @@ class Lab:
         if hello:
             wire.send(tcpstore.HELLO)
         return wire
+
+    def restart(self, *, after_s: float = 1.0) -> None:
+        """The server is killed, and begins again with what was stored."""
+        for wire in self.wires.values():
+            wire.closed = True
+        self.listeners.clear()
+        self.now += after_s
+        self.monitor = Monitor()
+        self.core = Coordinator(self.settings, self.core.tables.identity, durable=True)
+        self.apply(self.core.resume(self.now, dict(self.stored)))
 
     # --- looking ------------------------------------------------------------------------------
 

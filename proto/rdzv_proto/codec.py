@@ -91,6 +91,15 @@ def encode_tail(message: Message) -> bytes:
     return _OPS[type(message)] + _encode(message)
 
 
+def decode_tail(tail: bytes) -> AnyReply | AnyPush:
+    """The message of `encode_tail` back.
+
+    Raises:
+        MalformedError: it is none.
+    """
+    return _decode(_HEAD + _encode(1) + tail, _answers)[1]
+
+
 def frame(request_id: int, tail: bytes) -> bytes:
     """The frame that `encode` makes of this request id and the message of `encode_tail`."""
     return head(request_id, tail) + tail

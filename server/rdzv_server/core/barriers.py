@@ -12,6 +12,7 @@ from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyReply, Barrier, Error, Released
 from rdzv_server.core import waits, words
+from rdzv_server.core.durable.saving import OF_GENERATION, OF_RUN
 from rdzv_server.core.model import Generation, Role, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Arrival, Barriers, Terms
@@ -27,10 +28,11 @@ def arrive(tables: Tables, session: Session, request_id: int, ask: Barrier) -> A
             LIMIT_EXCEEDED; nothing is changed, and the others do not notice.
     """
     run, generation, terms, member = _place(tables, session, ask)
-    barrier = _barriers(run, generation).find(ask.name) or _new(run, generation, ask.name)
+    barrier = _barriers(run, generation).find(ask.name) or _new(tables, run, generation, ask.name)
     if terms.of != "count":
         known = _known_decision(barrier, member, ask.round)
         if known is not None:
+            tables.save("barrier", run.id, scope_of(generation), barrier.name)
             return known
     elif ask.round not in (None, barrier.round):
         raise _bad_round(barrier, ask.round)
@@ -177,14 +179,28 @@ def _barriers(run: Run, generation: Generation | None) -> Barriers:
     return run.barriers if generation is None else generation.barriers
 
 
-def _new(run: Run, generation: Generation | None, name: str) -> Rounds:
+def _new(tables: Tables, run: Run, generation: Generation | None, name: str) -> Rounds:
     barrier = Rounds(name, _where(run, generation))
-    if not _barriers(run, generation).add(barrier):
+    try:
+        gone = _barriers(run, generation).make_way()
+    except OverflowError:
         raise Refused(
             ErrorCode.LIMIT_EXCEEDED,
             f"{limits.BARRIER_NAMES_MAX} barriers of {barrier.where} are in use",
-        )
+        ) from None
+    _barriers(run, generation).add(barrier)
+    scope = scope_of(generation)
+    tables.save("barrier", run.id, scope, name)
+    if gone is not None:
+        tables.save("barrier", run.id, scope, gone.name)
+        for decision in gone.decisions:
+            tables.save("decision", run.id, scope, gone.name, decision.round)
     return barrier
+
+
+def scope_of(generation: Generation | None) -> int:
+    """Whose barrier it is, for its records."""
+    return OF_RUN if generation is None else OF_GENERATION
 
 
 def _enter(
@@ -252,8 +268,13 @@ def _decide(tables: Tables, barrier: Rounds, reply: Released | Error) -> None:
     """One decision for everybody who waits, and for those who come later (S14)."""
     run, generation, _ = tables.rounds[barrier.serial]
     tables.close_round(barrier)
+    oldest = barrier.decisions[0].round if barrier.decisions else 0
     arrivals = barrier.decide(reply)
     _barriers(run, generation).used(barrier)
+    scope = scope_of(generation)
+    tables.save("barrier", run.id, scope, barrier.name)
+    for number in {oldest, barrier.round - 1} - {0}:
+        tables.save("decision", run.id, scope, barrier.name, number)
     tables.release([(a.session, a.request_id) for a in arrivals], reply, keep=True)
 
 

@@ -5,6 +5,8 @@ that is not in it for a role is refused. The rules themselves are in `sessions`,
 `forming`, `generations` and `keys`.
 """
 
+from collections.abc import Mapping
+
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     Alive,
@@ -36,6 +38,7 @@ from rdzv_server.core import (
     sessions,
     status,
 )
+from rdzv_server.core.durable import restoring
 from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.events import (
     Behind,
@@ -48,6 +51,7 @@ from rdzv_server.core.events import (
     ListenerOpened,
     Lost,
     Opened,
+    Persist,
     Received,
     Send,
     StoreLost,
@@ -83,10 +87,29 @@ class Coordinator:
     Args:
         settings: what the operator set.
         identity: what makes this start of the server unlike any other.
+        durable: what must survive a restart is told (`Persist`).
     """
 
-    def __init__(self, settings: Settings, identity: Identity) -> None:
+    def __init__(self, settings: Settings, identity: Identity, *, durable: bool = False) -> None:
         self.tables = Tables(settings, identity)
+        if durable:
+            self.tables.keep_saves()
+
+    def resume(self, now: float, records: Mapping[bytes, bytes]) -> list[Effect]:
+        """Begin with the state of an earlier server process, of the epoch in this one's identity.
+
+        Args:
+            now: monotonic seconds.
+            records: everything that process said to keep.
+
+        Raises:
+            UnreadableError: the records are none that this server understands.
+        """
+        self._enter(now)
+        restoring.restore(self.tables, records)
+        sessions = len(self.tables.sessions)
+        self.tables.report("resumed", runs=len(self.tables.runs), sessions=sessions)
+        return self._leave()
 
     def handle(self, now: float, event: Event) -> list[Effect]:
         """Take one event.
@@ -156,7 +179,7 @@ class Coordinator:
         if reply is None:
             return None
         session = connection.session
-        if isinstance(reply, Welcome) or tables.effects or tables.dirty:
+        if isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved:
             self._reply_among_others(connection, request_id, message, reply)
             return None
         if session is not None:
@@ -166,7 +189,7 @@ class Coordinator:
     def outcome(self) -> list[Effect]:
         """What came of the requests since the last call, their runs brought to rest."""
         tables = self.tables
-        return self._leave() if tables.effects or tables.dirty else []
+        return self._leave() if tables.effects or tables.dirty or tables.unsaved else []
 
     def run_of(self, conn: int) -> str:
         """Which run a connection belongs to; empty for an admin."""
@@ -249,6 +272,8 @@ class Coordinator:
             if run is not None:
                 forming.settle(tables, run)
         effects, tables.effects = tables.effects, []
+        if tables.saves is not None and (changes := tables.saves.changes(tables)):
+            effects.insert(0, Persist(changes))
         return effects
 
     def _opened(self, event: Opened) -> None:
@@ -335,7 +360,7 @@ class Coordinator:
     ) -> AnyReply | None:
         match message:
             case Heartbeat():
-                replies.acknowledge(session, message.acknowledged)
+                replies.acknowledge(tables, session, message.acknowledged)
                 return Alive()
             case Members():
                 _check_own_run(session, message.run)

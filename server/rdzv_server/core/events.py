@@ -184,6 +184,14 @@ class StoreClose:
     conn: int
 
 
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Records that must be safe before any later effect is done (S26)."""
+
+    changes: dict[bytes, bytes | None] = field(repr=False)
+    """By key; None: it is gone."""
+
+
 Level = Literal["debug", "info", "warning", "error"]
 
 
@@ -200,6 +208,6 @@ class Report:
 
 
 Effect = (
-    Send | Broadcast | Release | Close | Report | OpenListener | CloseListener | StoreSend
+    Persist | Send | Broadcast | Release | Close | Report | OpenListener | CloseListener | StoreSend
     | StoreClose
 )  # fmt: skip

@@ -18,6 +18,7 @@ from rdzv_server.core import (
     waits,
     words,
 )
+from rdzv_server.core.durable.saving import keys_of_generation
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.model import Generation, Member, Participant, Run, Session
 from rdzv_server.core.nccl import ends as nccl_ends
@@ -25,7 +26,7 @@ from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.ranks import Candidate, Seat
 from rdzv_server.core.refusal import Refused
-from rdzv_server.core.tables import Tables
+from rdzv_server.core.tables import Tables, hash_of
 from rdzv_server.core.tcpstore import stores
 from rdzv_server.core.views import push_view
 
@@ -40,6 +41,7 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
     old = run.generation
     if old is not None:
         waits.generation_over(tables, run, old)
+        tables.save_all(keys_of_generation(run, old))
     run.number += 1
     fence = Fence(tables.identity.epoch, run.number)
     members = [run.members[c.node_id] for c in chosen]
@@ -58,14 +60,17 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
         seats=tuple(Seat(p.node_id, p.name) for p in participants),
         store=stores.adopt(tables, run, fence),
     )
+    generation.served = generation.store is not None
     move(tables, run, Cause.FORMED)
     run.generation = generation
     run.formed += 1
     run.min_met_at = run.newcomer_at = None
     run.announced = 0
     run.departed.clear()
+    tables.save_all(keys_of_generation(run, generation))
     for member in run.members.values():
         member.seat = generation.rank_of.get(member.session.id)
+        tables.save("session", member.session.id)
     tables.report(
         "generation_formed", run=run.id, fence=fence, world_size=len(participants),
         rank0=participants[0].node_id, reason=reason,
@@ -86,6 +91,9 @@ def joined(tables: Tables, run: Run, session: Session) -> Joined:
     """The assignment of one participant of the run's generation."""
     generation = run.generation
     assert generation is not None, "no generation to assign"
+    token = tables.worker_token(run.id, session.node_id, generation.fence)
+    session.worker_hashes = (*session.worker_hashes[-1:], hash_of(token))
+    tables.save("session", session.id)
     return Joined(
         fence=generation.fence,
         group_rank=generation.rank_of[session.id],
@@ -94,7 +102,7 @@ def joined(tables: Tables, run: Run, session: Session) -> Joined:
         reason=generation.reason,
         master=generation.master,
         master_reason=generation.master_reason,
-        worker_token=tables.worker_token(run.id, session.node_id, generation.fence),
+        worker_token=token,
         store_port=0 if generation.store is None else generation.store.port,
     )
 
@@ -105,6 +113,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
     if generation is None:
         return
     generation.ended = run.last_ended = ended
+    tables.save("end", run.id)
     tables.report(
         "generation_ended", run=run.id, node=ended.node_id or "-", fence=generation.fence,
         level="info" if ended.kind == "finished" else "warning",
@@ -140,6 +149,8 @@ def finish(tables: Tables, run: Run, member: Member) -> None:
         return
     member.finished = True
     generation.finished.add(member.session.id)
+    tables.save("end", run.id)
+    tables.save_hints(run, member)
     roster.release_hint(run, member)
     roster.recount(run, member)
     rank = generation.rank_of.get(member.session.id)
@@ -165,6 +176,7 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
         failed = False
     nccl_ends.session_gone(tables, run, session, ended.reason)
     join, member.join = member.join, None
+    tables.save_hints(run, member)
     roster.leave(run, member)
     session.member = None
     gone = Refused(ErrorCode.NOT_A_MEMBER, f"{words.node(session)} left run {run.id!r}").reply()
@@ -240,6 +252,7 @@ def refuse_join(tables: Tables, run: Run, member: Member, refusal: Error) -> Non
     """Answer one waiting join with an error."""
     join, member.join = member.join, None
     run.joins.pop(member.node_id, None)
+    tables.save_hints(run, member)
     roster.release_hint(run, member)
     roster.recount(run, member)
     if join is not None:

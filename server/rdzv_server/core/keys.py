@@ -30,6 +30,7 @@ from rdzv_proto.messages import (
     KvWait,
 )
 from rdzv_server.core import waits, words
+from rdzv_server.core.durable.saving import OF_GENERATION, OF_RUN, keys_of_space
 from rdzv_server.core.kv import Entry, Namespace, Reading, Wait, keys_of
 from rdzv_server.core.model import Run, Session
 from rdzv_server.core.refusal import Refused
@@ -89,7 +90,7 @@ def write(tables: Tables, session: Session, _request_id: int, ask: Writing) -> A
         space = waits.generation_of(tables, session, ask.fence)[1].kv
     else:
         run, space = _space(tables, session, None, make=True)
-        begin_life(run)
+        begin_life(tables, run)
     match ask:
         case KvSet():
             woken = space.set((ask.key,), (ask.value,))
@@ -112,15 +113,22 @@ def write(tables: Tables, session: Session, _request_id: int, ask: Writing) -> A
         case KvDelete():
             woken = []
             reply = KvNumber(value=space.delete(ask.keys), revision=space.revision)
+    if tables.saves is not None:
+        scope = OF_RUN if ask.fence is None else OF_GENERATION
+        for key in ask.keys if isinstance(ask, KvMultiSet | KvDelete) else (ask.key,):
+            tables.save("key", session.run_id, scope, key)
+        tables.save("revision", session.run_id, scope)
     if woken:
         _answer_woken(tables, space, woken)
     return reply
 
 
-def begin_life(run: Run) -> None:
+def begin_life(tables: Tables, run: Run) -> None:
     """Keys of an earlier life of the run are not read in this one; those set since it ended are."""
     if run.kv_over:
         run.kv_over = False
+        tables.save("run", run.id)
+        tables.save_all(keys_of_space(run.id, OF_RUN, run.kv, run.barriers))
         run.kv.clear()
 
 

@@ -91,6 +91,15 @@ class Namespace:
         except KeyError:
             return None
 
+    def names(self) -> list[str]:
+        """All keys."""
+        return list(self._entries)
+
+    def restore(self, key: str, entry: Entry) -> None:
+        """Enter a key that was stored."""
+        self._entries[key] = entry
+        self._take(len(key.encode()) + len(entry.value), 1)
+
     def find(self, key: str) -> Entry | None:
         """One entry, or None."""
         return self._entries.get(key)

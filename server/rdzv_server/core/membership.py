@@ -19,7 +19,7 @@ from rdzv_proto.messages import (
     Policy,
 )
 from rdzv_server.core import generations, keys, rights, roster, words
-from rdzv_server.core.model import Member, PendingJoin, Phase, Run, Session
+from rdzv_server.core.model import Generation, Member, PendingJoin, Phase, Run, Session
 from rdzv_server.core.phases import Cause, move
 from rdzv_server.core.quorum import seats
 from rdzv_server.core.refusal import Refused
@@ -50,11 +50,13 @@ def join(tables: Tables, session: Session, request_id: int, ask: Join) -> Joined
     live = run.live
     if live is not None and session.id in live.rank_of:
         if ask.last is None or ask.last < live.fence:
-            return generations.joined(tables, run, session)
+            if live.store is not None or not live.served:
+                return generations.joined(tables, run, session)
+            _end_without_store(tables, run, live)
         if ask.last > live.fence:
             raise Refused(ErrorCode.MALFORMED, f"generation {ask.last} does not exist yet")
     member = session.member or _enter(tables, run, session)
-    rival = _rank_rival(run, member, ask.rank_hint)
+    rival = _rank_rival(tables, run, member, ask.rank_hint)
     if live is not None and session.id in live.rank_of:
         generations.end(tables, run, _rejoined(tables, run, member))
     _park(tables, run, member, request_id, ask, rival)
@@ -193,7 +195,7 @@ def _check_possible(policy: Policy) -> None:
 
 def _begin_life(tables: Tables, run: Run, session: Session, policy: Policy) -> None:
     run.policy, run.policy_from = policy, words.node(session)
-    keys.begin_life(run)
+    keys.begin_life(tables, run)
     run.formed = run.renewals = run.announced = 0
     run.forming_at = run.renewed_at = tables.t
     run.min_met_at = run.newcomer_at = None
@@ -205,6 +207,7 @@ def _begin_life(tables: Tables, run: Run, session: Session, policy: Policy) -> N
     for member in run.members.values():
         member.seat = None
         roster.recount(run, member)
+        tables.save("session", member.session.id)
     move(tables, run, Cause.JOINED)
     tables.deadlines.cancel(("forget", run.id, 0))
     tables.report(
@@ -232,10 +235,12 @@ def _enter(tables: Tables, run: Run, session: Session) -> Member:
     member = Member(session, run.arrivals)
     session.member = member
     roster.enter(run, member)
+    tables.save("run", run.id)
+    tables.save("session", session.id)
     return member
 
 
-def _rank_rival(run: Run, member: Member, hint: int | None) -> Member | None:
+def _rank_rival(tables: Tables, run: Run, member: Member, hint: int | None) -> Member | None:
     """A suspect that holds the same rank hint; a living one is a refusal."""
     holder = None if hint is None else run.hints.get(hint)
     if holder is None or holder is member:
@@ -243,9 +248,20 @@ def _rank_rival(run: Run, member: Member, hint: int | None) -> Member | None:
     if holder.session.suspect:
         return holder
     if member.join is None and member.seat is None:
-        roster.leave(run, member)
+        _leave(tables, run, member)
         member.session.member = None
     raise duplicate_rank(run, member, holder, hint)
+
+
+def _leave(tables: Tables, run: Run, member: Member) -> None:
+    tables.save_hints(run, member)
+    roster.leave(run, member)
+
+
+def _end_without_store(tables: Tables, run: Run, generation: Generation) -> None:
+    """Its workers' store ended with an earlier server process: who has not begun in it cannot any more."""
+    text = f"the workers' store of generation {generation.fence} ended with the server that served it"
+    generations.end(tables, run, Ended(kind="server_restarted", reason=text))
 
 
 def duplicate_rank(run: Run, member: Member, holder: Member, hint: int | None) -> Refused:
@@ -287,6 +303,7 @@ def _park(
         _renew_patience(tables, run, member)
     member.finished = False
     member.join = PendingJoin(request_id, since, ask.address)
+    tables.save_hints(run, member)
     roster.take_hint(run, member, ask.rank_hint, rival)
     if run.live is not None:
         run.newcomer_last_at = tables.t

@@ -83,8 +83,15 @@ class Session:
     restart of the server."""
     expiring_since: float | None = None
     """When a tick found its time up; one more look at the sockets decides (S33)."""
+    token_hash: bytes = b""
+    """Of the secret that proves this session; the secret itself is nowhere."""
+    worker_hashes: tuple[bytes, ...] = ()
+    """Of the tokens with which this node's workers may attach to its generation."""
     replies: dict[int, AnyReply] = field(default_factory=dict)
     """Recorded replies by request id, until acknowledged (S23)."""
+    transient: set[int] = field(default_factory=set)
+    """Of these, the ones that are not stored: assignments, which are made anew, and decisions of barriers, which are
+    stored with the barrier."""
     acknowledged: int = 0
     parked: set[int] = field(default_factory=set)
     """Ids of requests that wait for their answer."""
@@ -184,6 +191,8 @@ class Generation:
     """Who sat where, for the next world's ranks."""
     store: Store | None = None
     """The workers' store, if the server serves it."""
+    served: bool = False
+    """It had one when it formed; the store itself ends with the server."""
     finished: set[int] = field(default_factory=set)
     """Session ids of participants whose work is done."""
     probes: dict[int, MasterProbe] = field(default_factory=dict)

@@ -62,5 +62,6 @@ def move(tables: Tables, run: Run, cause: Cause) -> None:
         )
     run.story.tell(tables.t, f"{run.phase.name} -> {after.name} ({cause.name})")
     run.phase, run.phase_at = after, tables.t
+    tables.save("run", run.id)
     if after in (Phase.ENDED, Phase.CLOSED):
         run.kv_over = True

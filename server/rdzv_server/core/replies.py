@@ -14,16 +14,21 @@ def outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:
     live = None if run is None else run.live
     if not isinstance(recorded, Joined) or (live is not None and live.fence == recorded.fence):
         return False
-    session.replies = {k: v for k, v in session.replies.items() if v is not recorded}
+    for request_id in [k for k, v in session.replies.items() if v is recorded]:
+        session.transient.discard(request_id)
+        del session.replies[request_id]
     return True
 
 
-def acknowledge(session: Session, up_to: int) -> None:
+def acknowledge(tables: Tables, session: Session, up_to: int) -> None:
     """The client has all replies up to this request: forget them."""
     if up_to > session.acknowledged:
         session.acknowledged = up_to
         for request_id in [r for r in session.replies if r <= up_to]:
             del session.replies[request_id]
+            session.transient.discard(request_id)
+            tables.save_later("reply", session.id, request_id)
+        tables.save_later("session", session.id)
 
 
 def check_window(session: Session, request_id: int) -> None:

@@ -68,6 +68,8 @@ class Decision:
     round: int
     terms: Terms
     reply: Released | Error
+    answered: tuple[tuple[int, int], ...] = ()
+    """(session id, request id) of those that waited for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +121,8 @@ class Barrier:
     def decide(self, reply: Released | Error) -> list[Arrival]:
         """Close the open round; returns those who wait for it."""
         assert self.terms is not None, "a decision on a round that is not open"
-        self.decisions.append(Decision(self.round, self.terms, reply))
+        answered = tuple((a.session.id, a.request_id) for a in self.arrivals.values())
+        self.decisions.append(Decision(self.round, self.terms, reply, answered))
         for member in self.arrivals:
             self.had[member] = self.round
         self.round += 1
@@ -161,15 +164,22 @@ class Barriers:
         """The barrier of that name, if it is known."""
         return self._by_name.get(name)
 
-    def add(self, barrier: Barrier) -> bool:
-        """Enter a new one; the one that has been idle longest makes way. False: all are in use."""
-        if len(self._by_name) >= limits.BARRIER_NAMES_MAX:
-            idle = next((b for b in self._by_name.values() if not b.arrivals), None)
-            if idle is None:
-                return False
-            del self._by_name[idle.name]
+    def make_way(self) -> Barrier | None:
+        """Remove the one that has been idle longest, if there are as many as there may be.
+
+        Raises:
+            OverflowError: all are in use.
+        """
+        if len(self._by_name) < limits.BARRIER_NAMES_MAX:
+            return None
+        idle = next((b for b in self._by_name.values() if not b.arrivals), None)
+        if idle is None:
+            raise OverflowError
+        return self._by_name.pop(idle.name)
+
+    def add(self, barrier: Barrier) -> None:
+        """Enter a new one, or one that was stored."""
         self._by_name[barrier.name] = barrier
-        return True
 
     def used(self, barrier: Barrier) -> None:
         """A round was decided: it is the last one to make way."""

@@ -16,7 +16,7 @@ from rdzv_server.core import generations, rights, waits, words
 from rdzv_server.core.model import Connection, Role, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.roster import recount
-from rdzv_server.core.tables import Tables
+from rdzv_server.core.tables import Tables, hash_of
 from rdzv_server.core.views import view_of
 
 RECOVERY_S_PER_NODE = 0.002
@@ -58,7 +58,7 @@ def hello_node(tables: Tables, connection: Connection, hello: HelloNode) -> Welc
         session.name = hello.name
         tables.nodes[key] = session
     _attach(tables, session, connection, hello.attempt)
-    return _welcome(tables, session, resumed)
+    return _welcome(tables, session, hello.resume, resumed)
 
 
 def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> Welcome:
@@ -69,7 +69,7 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
     """
     rights.check_hello(connection, hello)
     expected = tables.worker_token(hello.run, hello.node_id, hello.fence)
-    if not hmac.compare_digest(expected, hello.worker_token):
+    if not hmac.compare_digest(expected, hello.worker_token) and not _of_its_agent(tables, hello):
         if hello.fence.epoch != tables.identity.epoch:
             raise _unknown_epoch(tables, hello.fence.epoch)
         raise Refused(ErrorCode.UNAUTHENTICATED, "the worker token is wrong")
@@ -91,7 +91,17 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
         tables.workers[key] = session
         run.workers[session.id] = session
     _attach(tables, session, connection, hello.attempt)
-    return _welcome(tables, session, resumed)
+    return _welcome(tables, session, hello.resume, resumed)
+
+
+def _of_its_agent(tables: Tables, hello: HelloWorker) -> bool:
+    """The agent got this token, maybe from a server process before this one."""
+    agent = tables.nodes.get((hello.run, hello.node_id))
+    run = tables.runs.get(hello.run)
+    if agent is None or run is None or run.fence != hello.fence:
+        return False
+    mine = hash_of(hello.worker_token)
+    return any(hmac.compare_digest(mine, known) for known in agent.worker_hashes)
 
 
 def hello_admin(tables: Tables, connection: Connection, hello: HelloAdmin) -> Welcome:
@@ -196,6 +206,8 @@ def supersede(tables: Tables, session: Session) -> None:
 def remove(tables: Tables, session: Session) -> None:
     """Forget a session. Its run has been told before."""
     tables.sessions.pop(session.id, None)
+    tables.save("session", session.id)
+    tables.save_all(("reply", session.id, request_id) for request_id in session.replies)
     tables.deadlines.cancel(("session", session.id, 0))
     run = tables.runs.get(session.run_id)
     if run is not None:
@@ -221,9 +233,8 @@ def _open(
     tables: Tables, role: Role, run_id: str, node_id: str, hello: HelloNode | HelloWorker
 ) -> Session:
     settings = tables.settings
-    tables.session_last += 1
     session = Session(
-        id=tables.session_last,
+        id=tables.next_session(),
         role=role,
         run_id=run_id,
         node_id=node_id,
@@ -234,6 +245,7 @@ def _open(
         client=hello.client,
     )
     tables.sessions[session.id] = session
+    tables.save("session", session.id)
     return session
 
 
@@ -271,14 +283,23 @@ def _attach(tables: Tables, session: Session, connection: Connection, attempt: i
         )  # fmt: skip
 
 
-def _welcome(tables: Tables, session: Session, resumed: bool) -> Welcome:
+def _welcome(tables: Tables, session: Session, resume: Resume | None, resumed: bool) -> Welcome:
     run = tables.runs.get(session.run_id)
+    # Whoever proved the session keeps its secret: the one that would be made now is another one after a restart.
+    token = (
+        resume.token
+        if resume is not None
+        else tables.session_token(session.id, session.run_id, session.node_id)
+    )
+    if session.token_hash != hash_of(token):
+        session.token_hash = hash_of(token)
+        tables.save("session", session.id)
     return Welcome(
         server=tables.identity.version,
         instance=tables.identity.instance,
         epoch=tables.identity.epoch,
         session=session.id,
-        token=tables.session_token(session.id, session.run_id, session.node_id),
+        token=token,
         resumed=resumed,
         lease_ms=round(session.lease_s * 1000),
         observed_host=session.peer_host,
@@ -291,15 +312,14 @@ def _proven(tables: Tables, resume: Resume) -> Session:
     if resume.epoch != tables.identity.epoch:
         raise _unknown_epoch(tables, resume.epoch)
     session = tables.sessions.get(resume.session)
-    of = tables.fenced.get(resume.session)
-    if session is not None:
-        of = session.run_id, session.node_id
-    if of is None:
+    fenced = tables.fenced.get(resume.session)
+    known = session.token_hash if session is not None else fenced.token_hash if fenced else None
+    if known is None:
         raise Refused(
             ErrorCode.SESSION_LOST,
             f"session {resume.session} is over: this node was lost while it was away",
         )
-    if not hmac.compare_digest(tables.session_token(resume.session, *of), resume.token):
+    if not hmac.compare_digest(known, hash_of(resume.token)):
         raise Refused(ErrorCode.UNAUTHENTICATED, "the session token is wrong")
     if session is None:
         raise Refused(ErrorCode.FENCED, "a newer process has taken over this node id")

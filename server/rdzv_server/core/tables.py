@@ -4,17 +4,20 @@ One step of the core (one event or one tick) sees one reading of the clock, `t`,
 effects in `effects`. Runs touched by a step are settled at its end, once.
 """
 
+import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Iterable
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye
+from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye, Joined
 from rdzv_server.core.clock import RunClock
 from rdzv_server.core.deadlines import Deadlines
+from rdzv_server.core.durable.saving import SESSIONS_RESERVED, Saves, keys_of_run
+from rdzv_server.core.durable.stored import Key, StoredFenced
 from rdzv_server.core.events import Broadcast, Close, Effect, Level, Release, Report, Send
-from rdzv_server.core.model import Connection, Generation, Phase, Run, Session
+from rdzv_server.core.model import Connection, Generation, Member, Phase, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
@@ -48,8 +51,8 @@ class Tables:
         self.nodes: dict[tuple[str, str], Session] = {}
         """The one live session of each (run, node) (S5)."""
         self.workers: dict[tuple[str, str, bytes], Session] = {}
-        self.fenced: OrderedDict[int, tuple[str, str]] = OrderedDict()
-        """Superseded session ids with their run and node."""
+        self.fenced: OrderedDict[int, StoredFenced] = OrderedDict()
+        """Superseded sessions by their id."""
         self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
         """(run, node, incarnation) that may never come back."""
         self.runs: dict[str, Run] = {}
@@ -69,12 +72,57 @@ class Tables:
         self.dirty: dict[str, None] = {}
         self.effects: list[Effect] = []
         self.shutting_down = False
+        self.saves: Saves | None = None
+        """What must be written; None: nothing survives a restart."""
+        self.sessions_reserved = 0
         self.behind = False
         """Connections wait to be accepted."""
         self.caught_up_at = float("-inf")
         """Since when none does."""
         self.denied = 0
         """Attempts to get in with a wrong token, proof or certificate."""
+
+    # --- what survives a restart --------------------------------------------------------------
+
+    def keep_saves(self) -> None:
+        """From now on changes are noted."""
+        self.saves = Saves()
+        self.save("meta")
+
+    @property
+    def unsaved(self) -> bool:
+        """Something must be written before anything is said."""
+        return self.saves is not None and bool(self.saves.marked)
+
+    def save(self, *key: str | int) -> None:
+        """This record may have changed: see `durable.saving`."""
+        if self.saves is not None:
+            self.saves.marked[key] = None
+
+    def save_all(self, keys: Iterable[Key]) -> None:
+        """So may these."""
+        if self.saves is not None:
+            self.saves.marked.update(dict.fromkeys(keys))
+
+    def save_later(self, *key: str | int) -> None:
+        """So may this one, and it can wait for something else to be written."""
+        if self.saves is not None:
+            self.saves.later[key] = None
+
+    def save_hints(self, run: Run, member: Member) -> None:
+        """A member changes, and with it who waits for its rank hint."""
+        if self.saves is not None:
+            self.save("session", member.session.id)
+            for other in run.rivals.values():
+                self.save("session", other.session.id)
+
+    def next_session(self) -> int:
+        """An id that no session of this epoch ever had, also across restarts."""
+        self.session_last += 1
+        if self.session_last > self.sessions_reserved:
+            self.sessions_reserved = self.session_last + SESSIONS_RESERVED
+            self.save("meta")
+        return self.session_last
 
     # --- outbox -----------------------------------------------------------------------------
 
@@ -95,13 +143,26 @@ class Tables:
         if session.connection is not None:
             self.effects.append(Send(session.connection.id, request_id, message))
 
-    def settle(self, session: Session, request_id: int, message: AnyReply, *, keep: bool) -> None:
-        """The request does not wait any more; with `keep` its reply is recorded for a retry."""
+    def settle(
+        self,
+        session: Session,
+        request_id: int,
+        message: AnyReply,
+        *,
+        keep: bool,
+        apart: bool = False,
+    ) -> None:
+        """The request does not wait any more; with `keep` its reply is recorded for a retry, and stored unless
+        it is stored somewhere else (`apart`)."""
         if request_id in session.parked:
             session.parked.discard(request_id)
             self.deadlines.cancel(("wait", session.id, request_id))
         if keep:
             session.replies[request_id] = message
+            if apart or isinstance(message, Joined):
+                session.transient.add(request_id)
+            else:
+                self.save("reply", session.id, request_id)
 
     def release(
         self, waiting: Iterable[tuple[Session, int]], message: AnyReply, *, keep: bool
@@ -109,7 +170,7 @@ class Tables:
         """Give many parked requests the same answer: what `answer` does for each, encoded once."""
         to = []
         for session, request_id in waiting:
-            self.settle(session, request_id, message, keep=keep)
+            self.settle(session, request_id, message, keep=keep, apart=True)
             if session.connection is not None:
                 to.append((session.connection.id, request_id))
         if to:
@@ -176,6 +237,8 @@ class Tables:
                 self._evict_run()
             number = max(self.tombstones.pop(run_id, 0), self.generation_floor)
             run = self.runs[run_id] = Run(run_id, number, phase_at=self.t)
+            self.save("tomb", run_id)
+            self.save_all(keys_of_run(run))
         return run
 
     def use_run(self, run_id: str) -> Run:
@@ -206,6 +269,9 @@ class Tables:
     def forget_run(self, run: Run) -> None:
         """Drop everything about a run but its generation number. What is large goes at once: run,
         sessions and members know each other, and would wait for the collector of an idle server."""
+        self.save_all(keys_of_run(run))
+        self.save("tomb", run.id)
+        self.save("meta")
         del self.runs[run.id]
         run.kv.clear()
         run.barriers.clear()
@@ -217,7 +283,8 @@ class Tables:
         if run.number:
             self.tombstones[run.id] = run.number
         while len(self.tombstones) > TOMBSTONES_MAX:
-            _, number = self.tombstones.popitem(last=False)
+            name, number = self.tombstones.popitem(last=False)
+            self.save("tomb", name)
             self.generation_floor = max(self.generation_floor, number)
 
     def _evict_run(self) -> None:
@@ -235,12 +302,21 @@ class Tables:
     def touch(self, run: Run) -> None:
         """Have the run settled at the end of this step."""
         self.dirty[run.id] = None
+        self.save("run", run.id)
 
     def remember_fenced(self, session: Session) -> None:
         """A superseded process may never act again, nor come back under its old incarnation."""
-        self.fenced[session.id] = (session.run_id, session.node_id)
+        self.fenced[session.id] = StoredFenced(
+            session.run_id, session.node_id, session.incarnation, session.token_hash
+        )
         self.superseded[(session.run_id, session.node_id, session.incarnation)] = None
+        self.save("fenced", session.id)
         while len(self.fenced) > FENCED_KEPT_MAX:
-            self.fenced.popitem(last=False)
-        while len(self.superseded) > FENCED_KEPT_MAX:
-            self.superseded.popitem(last=False)
+            number, old = self.fenced.popitem(last=False)
+            self.superseded.pop((old.run, old.node_id, old.incarnation), None)
+            self.save("fenced", number)
+
+
+def hash_of(token: bytes) -> bytes:
+    """Of a secret: what is kept instead of it. It has 128 random bits, so nothing slower is needed."""
+    return hashlib.sha256(token).digest()

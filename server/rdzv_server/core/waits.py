@@ -7,6 +7,7 @@ for, by its deadline, by the end of its generation (S11), or with its session; w
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Error, Fence
+from rdzv_server.core.durable.saving import OF_GENERATION, keys_of_space
 from rdzv_server.core.model import Generation, Phase, Role, Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
@@ -77,6 +78,7 @@ def generation_over(tables: Tables, run: Run, generation: Generation) -> None:
         tables.close_round(barrier)
         waiting = [(a.session, a.request_id) for a in barrier.take()]
         tables.release(waiting, refusal, keep=True)
+    tables.save_all(keys_of_space(run.id, OF_GENERATION, generation.kv, generation.barriers))
     generation.kv.clear()
 
 

@@ -122,7 +122,7 @@ def test_every_report_carries_run_node_and_fence() -> None:
 
 def test_requests_of_one_batch_are_steps_of_their_own() -> None:
     """What a request brings about goes out before the reply to the next one."""
-    lab = Lab()
+    lab = Lab(durable=False)
     a, b = lab.world("a", "b", rules=policy(2))
     key = KvAdd(fence=a.live_fence(), key="k", delta=1)
     core, conn = lab.core, a.wire.conn

@@ -27,9 +27,9 @@ def test_an_acknowledgement_forgets_what_it_names_and_nothing_else() -> None:
     session = lab.core.tables.nodes[("llama", "a")]
     session.replies.clear()
     session.replies.update(dict.fromkeys((7, 5, 9), Done()))  # waiting ones are answered late
-    replies.acknowledge(session, 7)
+    replies.acknowledge(lab.core.tables, session, 7)
     assert list(session.replies) == [9]
-    replies.acknowledge(session, 6)
+    replies.acknowledge(lab.core.tables, session, 6)
     assert session.acknowledged == 7
 
 

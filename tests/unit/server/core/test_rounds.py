@@ -1,5 +1,6 @@
 """Barrier rounds as data."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -9,7 +10,7 @@ from rdzv_proto.messages import Released
 from rdzv_server.core.model import Session
 from rdzv_server.core.rounds import Arrival, Barrier, Barriers, Terms
 
-NOBODY = cast("Session", None)
+NOBODY = cast("Session", SimpleNamespace(id=7))
 
 
 def arrive(barrier: Barrier, *members: int) -> None:
@@ -81,13 +82,16 @@ def test_the_barrier_that_was_idle_longest_makes_way(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(limits, "BARRIER_NAMES_MAX", 2)
     barriers = Barriers()
     first, second = Barrier("1", ""), Barrier("2", "")
-    assert barriers.add(first)
-    assert barriers.add(second)
+    for barrier in (first, second):
+        assert barriers.make_way() is None
+        barriers.add(barrier)
     barriers.used(first)
-    assert barriers.add(Barrier("3", ""))
+    assert barriers.make_way() is second
+    barriers.add(Barrier("3", ""))
     assert barriers.find("2") is None
     assert barriers.find("1") is first
     for barrier in barriers.all():
         arrive(barrier, 0)
-    assert not barriers.add(Barrier("4", ""))
+    with pytest.raises(OverflowError):
+        barriers.make_way()
     assert {b.name for b in barriers.waiting()} == {"1", "3"}
