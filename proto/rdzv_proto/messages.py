@@ -751,7 +751,7 @@ class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     instance: OptionalName
     epoch: Count
     state: OptionalName
-    """Where state is kept: `memory`."""
+    """Where state is kept: `memory` or `sqlite`."""
     uptime_ms: Ms = 0
     stalls: Count = 0
     """Times the server itself did not run, none of which was charged to a session."""
@@ -762,6 +762,8 @@ class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """Those that the one who asks may see."""
     denied: Count = 0
     """Attempts to get in with a wrong token, proof or certificate."""
+    read_only: Text = ""
+    """Why nothing can be stored now; nothing is acknowledged meanwhile."""
 
 
 class ListRuns(Request, frozen=True, kw_only=True, omit_defaults=True):

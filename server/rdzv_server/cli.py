@@ -86,6 +86,26 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     "name that it is made of.",
 )
 @_option(
+    "--http-port",
+    default="",
+    show_default=False,
+    metavar="PORT|off",
+    help="Port for /healthz, /readyz and /metrics; 0 takes a free one, off opens none. By default one "
+    "above --port. Plain HTTP, read-only, without a token; needs the extra `http`.",
+)
+@_option(
+    "--http-host",
+    default="",
+    show_default=False,
+    help="Address for it; by default that of --host.",
+)
+@_option(
+    "--metrics-runs",
+    is_flag=True,
+    help="Name runs in /metrics, at most 100 of them. Whoever reaches that port reads the names, with "
+    "--token-file too.",
+)
+@_option(
     "--insecure-no-auth",
     is_flag=True,
     help="Allow --host beyond loopback although nobody has to prove who they are.",
@@ -104,6 +124,21 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     help="Serve plain TCPStore clients (MASTER_ADDR, --rdzv-backend=c10d) at the main port too, all "
     "in one store, which is emptied when its last client leaves. That protocol cannot authenticate "
     "anybody, so it is refused together with --token-file.",
+)
+@_option(
+    "--data-dir",
+    default="",
+    show_default=False,
+    metavar="DIR",
+    help="Keep state in this folder (SQLite): a server that is started again on it goes on where the last "
+    "one ended, and training does not notice. Without it state is in memory.",
+)
+@_option(
+    "--state",
+    default="",
+    show_default=False,
+    metavar="memory|sqlite:PATH",
+    help="The same with the file's name, or memory whatever else is set.",
 )
 @_option(
     "--reconnect-grace",
@@ -165,11 +200,14 @@ def command(**options: Any) -> None:
         config.settings()
         config.store_port_range()
         config.check_access()
+        config.check_http()
     except ValueError as error:
         _fail(str(error))
     try:
+        from rdzv_server.shell.access import AccessError
         from rdzv_server.shell.listen import ListenError, is_loopback
-        from rdzv_server.shell.main import AccessError, serve
+        from rdzv_server.shell.main import serve
+        from rdzv_server.storage.base import StorageError
     except ModuleNotFoundError as error:
         if error.name != "structlog":
             raise
@@ -183,7 +221,7 @@ def command(**options: Any) -> None:
                 "makes one), or --insecure-no-auth on a network that you trust."
             )
         sys.exit(serve(config))
-    except (ListenError, AccessError) as error:
+    except (ListenError, AccessError, StorageError) as error:
         _fail(str(error))
     except ImportError:
         _fail('--loop uvloop: uvloop is not installed: pip install "rdzv[server]"')

@@ -1,12 +1,14 @@
 """The server's configuration, checked as a whole."""
 
 import re
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from rdzv_proto import PORT_DEFAULT
 from rdzv_server.core.settings import Settings
+from rdzv_server.http import ports
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,16 +24,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Empty: it is in the file of the certificate."""
     tls_client_ca: str = ""
     """Empty: clients need no certificate."""
+    http_port: str = ""
+    """A port, `off`, or empty: one above `port`."""
+    http_host: str = ""
+    """Empty: as `host`."""
+    metrics_runs: bool = False
     insecure_no_auth: bool = False
     store_ports: str = ""
     """`LOW-HIGH`, or empty: any free ports."""
     tcpstore: bool = False
+    state: str = ""
+    """`memory` or `sqlite:PATH`; empty: SQLite in the data directory if there is one, else memory."""
+    data_dir: str = ""
     reconnect_grace_s: float = 1.0
     scale_up_delay_s: float = 1.0
     run_keep_s: float = 600.0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     loop: Literal["auto", "uvloop", "asyncio"] = "auto"
+
+    def check_http(self) -> None:
+        """What is said of the HTTP side.
+
+        Raises:
+            ValueError
+        """
+        ports.check(self.http_port)
 
     def check_access(self) -> None:
         """Settings of who may come in that contradict each other.
@@ -74,6 +92,25 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         return low, high
 
+    def state_path(self) -> Path | None:
+        """The database; None: state is kept in memory.
+
+        Raises:
+            ValueError: that is no way to keep state, or two ways.
+        """
+        kind, _, path = self.state.partition(":")
+        if self.state and self.data_dir and kind != "memory":
+            raise ValueError(
+                "--state and --data-dir both say where state is kept; give one of them"
+            )
+        if self.state == "memory" or not (self.state or self.data_dir):
+            return None
+        if self.data_dir and not self.state:
+            return Path(self.data_dir) / "rdzv.db"
+        if kind != "sqlite" or not path:
+            raise ValueError(f"--state {self.state}: must be memory or sqlite:PATH")
+        return Path(path)
+
     def settings(self) -> Settings:
         """The part that the core needs.
 
@@ -85,4 +122,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             scale_up_delay_s=self.scale_up_delay_s,
             run_keep_s=self.run_keep_s,
             guarded=bool(self.token_file),
+            state="memory" if self.state_path() is None else "sqlite",
         )

@@ -267,6 +267,10 @@ def _fail(tables: Tables, barrier: Rounds, code: ErrorCode, text: str) -> None:
 def _decide(tables: Tables, barrier: Rounds, reply: Released | Error) -> None:
     """One decision for everybody who waits, and for those who come later (S14)."""
     run, generation, _ = tables.rounds[barrier.serial]
+    if isinstance(reply, Released):
+        tables.totals.rounds_released += 1
+    else:
+        tables.totals.rounds_failed += 1
     tables.close_round(barrier)
     oldest = barrier.decisions[0].round if barrier.decisions else 0
     arrivals = barrier.decide(reply)

@@ -54,6 +54,7 @@ from rdzv_server.core.events import (
     Persist,
     Received,
     Send,
+    StorageTrouble,
     StoreLost,
     StoreOpened,
     StoreReceived,
@@ -124,18 +125,6 @@ class Coordinator:
         match event:
             case Opened():
                 self._opened(event)
-            case Identified(conn, grant, names):
-                connection = self.tables.connections.get(conn)
-                if connection is not None:
-                    connection.grant, connection.names = grant, names
-            case Denied():
-                self.tables.denied += 1
-            case TakesAnswers(conn):
-                connection = self.tables.connections.get(conn)
-                if connection is not None and connection.session is not None:
-                    sessions.heard(self.tables, connection.session)
-            case Behind(behind):
-                sessions.fell_behind(self.tables, behind)
             case Received(conn, request_id, message):
                 reply = self.request(conn, request_id, message)
                 if reply is not None:
@@ -144,6 +133,8 @@ class Coordinator:
                 connection = self.tables.connections.get(event.conn)
                 if connection is not None:
                     sessions.connection_lost(self.tables, connection, event.reason)
+            case Identified() | Denied() | TakesAnswers() | StorageTrouble() | Behind():
+                self._of_shell(event)
             case _:
                 self._of_stores(event)
         return self._leave()
@@ -236,6 +227,26 @@ class Coordinator:
         return self._leave()
 
     # --- one step ---------------------------------------------------------------------------
+
+    def _of_shell(
+        self, event: Identified | Denied | TakesAnswers | StorageTrouble | Behind
+    ) -> None:
+        """What the shell found out."""
+        match event:
+            case Identified(conn, grant, names):
+                connection = self.tables.connections.get(conn)
+                if connection is not None:
+                    connection.grant, connection.names = grant, names
+            case Denied():
+                self.tables.denied += 1
+            case TakesAnswers(conn):
+                connection = self.tables.connections.get(conn)
+                if connection is not None and connection.session is not None:
+                    sessions.heard(self.tables, connection.session)
+            case StorageTrouble(reason):
+                self.tables.read_only = reason
+            case Behind(behind):
+                sessions.fell_behind(self.tables, behind)
 
     def _of_stores(
         self, event: StoreReceived | StoreOpened | StoreLost | ListenerOpened | ListenerFailed

@@ -47,6 +47,13 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class StorageTrouble:
+    """Nothing can be stored, for this reason; or it can be again (an empty one)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Behind:
     """Connections wait to be accepted, or none does any more: who is not back yet may be among them."""
 
@@ -114,7 +121,7 @@ class StoreLost:
 
 
 Event = (
-    Opened | Identified | Denied | Alive | Behind | Received | Lost
+    Opened | Identified | Denied | Alive | Behind | StorageTrouble | Received | Lost
     | ListenerOpened | ListenerFailed | StoreOpened | StoreReceived | StoreLost
 )  # fmt: skip
 

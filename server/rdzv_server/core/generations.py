@@ -64,6 +64,7 @@ def form(tables: Tables, run: Run, chosen: Sequence[Candidate], reason: str) -> 
     move(tables, run, Cause.FORMED)
     run.generation = generation
     run.formed += 1
+    tables.totals.generations_formed += 1
     run.min_met_at = run.newcomer_at = None
     run.announced = 0
     run.departed.clear()
@@ -114,6 +115,7 @@ def end(tables: Tables, run: Run, ended: Ended) -> None:
         return
     generation.ended = run.last_ended = ended
     tables.save("end", run.id)
+    tables.totals.generations_ended[ended.kind] += 1
     tables.report(
         "generation_ended", run=run.id, node=ended.node_id or "-", fence=generation.fence,
         level="info" if ended.kind == "finished" else "warning",

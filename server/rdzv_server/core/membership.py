@@ -53,11 +53,11 @@ def join(tables: Tables, session: Session, request_id: int, ask: Join) -> Joined
             if live.store is not None or not live.served:
                 return generations.joined(tables, run, session)
             _end_without_store(tables, run, live)
-        if ask.last > live.fence:
+        elif ask.last > live.fence:
             raise Refused(ErrorCode.MALFORMED, f"generation {ask.last} does not exist yet")
     member = session.member or _enter(tables, run, session)
     rival = _rank_rival(tables, run, member, ask.rank_hint)
-    if live is not None and session.id in live.rank_of:
+    if run.live is not None and session.id in run.live.rank_of:
         generations.end(tables, run, _rejoined(tables, run, member))
     _park(tables, run, member, request_id, ask, rival)
     return None
@@ -260,7 +260,9 @@ def _leave(tables: Tables, run: Run, member: Member) -> None:
 
 def _end_without_store(tables: Tables, run: Run, generation: Generation) -> None:
     """Its workers' store ended with an earlier server process: who has not begun in it cannot any more."""
-    text = f"the workers' store of generation {generation.fence} ended with the server that served it"
+    text = (
+        f"the workers' store of generation {generation.fence} ended with the server that served it"
+    )
     generations.end(tables, run, Ended(kind="server_restarted", reason=text))
 
 

@@ -24,6 +24,8 @@ class Settings:
     guarded: bool = False
     """A token is in force. TCPStore clients cannot have one, so only addresses of the generation's nodes
     may connect to its workers' store."""
+    state: str = "memory"
+    """Where state is kept, for people."""
     lease_s_min: float = 0.2
     """Below this a lease is shorter than two ticks and an ordinary hiccup costs a restart."""
     lease_s_max: float = 3600.0

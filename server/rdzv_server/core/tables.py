@@ -22,6 +22,7 @@ from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tcpstore.model import Store, StoreClient
+from rdzv_server.core.totals import Totals
 
 FENCED_KEPT_MAX = 10_000
 """Superseded sessions that are remembered, so that their processes learn why they were cut."""
@@ -75,10 +76,13 @@ class Tables:
         self.saves: Saves | None = None
         """What must be written; None: nothing survives a restart."""
         self.sessions_reserved = 0
+        self.read_only = ""
+        """Why nothing can be stored now."""
         self.behind = False
         """Connections wait to be accepted."""
         self.caught_up_at = float("-inf")
         """Since when none does."""
+        self.totals = Totals()
         self.denied = 0
         """Attempts to get in with a wrong token, proof or certificate."""
 

@@ -101,6 +101,7 @@ class Framed(Peer):
         share.left_s -= server.now() - began
         if more and share.left_s <= 0:
             server.turns.exhausted(share)
+        server.requests += done
         wait_s = self._charge(done)
         if self._out:
             self.flush()

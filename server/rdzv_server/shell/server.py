@@ -9,12 +9,14 @@ import contextlib
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 
 from rdzv_proto import codec
 from rdzv_proto.auth import Grant
 from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import Alive as AliveReply
 from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Error, Welcome
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
@@ -33,19 +35,24 @@ from rdzv_server.core.events import (
     Lost,
     Opened,
     OpenListener,
+    Persist,
     Release,
     Report,
     Send,
+    StorageTrouble,
     StoreClose,
     StoreSend,
 )
 from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.core.tables import Tables
+from rdzv_server.http.health import Health
 from rdzv_server.shell import log
 from rdzv_server.shell.admission import UNLIMITED, Admission
 from rdzv_server.shell.connection import Connection
 from rdzv_server.shell.framed import Framed
 from rdzv_server.shell.gate import Delays, Gate
 from rdzv_server.shell.laggards import Laggards
+from rdzv_server.shell.ledger import Ledger
 from rdzv_server.shell.limiter import Limiter
 from rdzv_server.shell.memory import Memory
 from rdzv_server.shell.peer import JOINED_BYTES_MAX, Peer
@@ -53,6 +60,7 @@ from rdzv_server.shell.portions import Ends, Outbox
 from rdzv_server.shell.store_connection import StoreConnection
 from rdzv_server.shell.store_listener import StorePorts
 from rdzv_server.shell.store_side import StoreSide
+from rdzv_server.shell.stored import CommitNumbers, Stored
 from rdzv_server.shell.turns import Turns
 
 SHUTDOWN_S = 2.0
@@ -74,6 +82,8 @@ class Server:
         tcpstore: TCPStore clients are served at the main port too.
         gate: asks every client for a proof; None: nobody has to prove anything.
         admission: the books of all connections; by default nothing is limited.
+        stored: where state is kept, and what was there; None: it ends with the process.
+        health: told whether state can be stored.
     """
 
     def __init__(
@@ -85,6 +95,8 @@ class Server:
         tcpstore: bool = False,
         gate: Gate | None = None,
         admission: Admission | None = None,
+        stored: Stored | None = None,
+        health: Health | None = None,
     ) -> None:
         self.version = identity.version
         self.tcpstore = tcpstore
@@ -92,7 +104,15 @@ class Server:
         self.turns = Turns()
         self.laggards = Laggards(self.later)
         self._delays = Delays(random.Random(secrets.token_bytes(8)))  # nosec B311 (jitter only)
-        self._core = Coordinator(settings, identity)
+        self._core = Coordinator(settings, identity, durable=stored is not None)
+        self._health = health or Health()
+        self.commits = CommitNumbers()
+        self._ledger = Ledger(
+            None if stored is None else stored.store,
+            self._execute_and_flush,
+            self._trouble,
+            self.commits.took,
+        )
         self._connections: dict[int, Connection] = {}
         self._admission = admission or Admission(UNLIMITED, UNLIMITED)
         self.stores = StoreSide(self, self._core, self._admission, store_ports or StorePorts())
@@ -108,12 +128,23 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._limiters: dict[str, Limiter] = {}
+        self.told: Counter[str] = Counter()
+        """Events that `tell` was given, let through or not."""
+        self.requests = 0
+        """Read from all connections."""
         self._empty = asyncio.Event()
         self._empty.set()
         self._memory = Memory()
         self._stopped = False
         self._execute(self._core.tick(time.monotonic()))
+        if stored is not None and stored.records:
+            self._execute(self._core.resume(time.monotonic(), stored.records))
         self._arm()
+
+    @property
+    def tables(self) -> Tables:
+        """Of the core, to be looked at only."""
+        return self._core.tables
 
     def protocol(self) -> Connection:
         """A new connection's end."""
@@ -128,6 +159,7 @@ class Server:
         """Tell everyone, give them a moment to read it, and cut what is left."""
         self._execute(self._core.shut_down(time.monotonic(), RETRY_AFTER_MS))
         self.flush()
+        await self._ledger.close()
         for connection in list(self._connections.values()):
             connection.finish()
         self.stores.close_all()
@@ -166,6 +198,8 @@ class Server:
             if reply is None:
                 if effects := self._core.outcome():
                     self._execute(effects)
+            elif not self._ledger.clean and not isinstance(reply, AliveReply):
+                self._ledger.take([Send(connection.conn, request_id, reply)])
             elif connection.greeted:  # most of the time
                 connection.send(codec.encode(request_id, reply))
             else:
@@ -214,6 +248,7 @@ class Server:
 
     def tell(self, event: str, level: str, fields: Mapping[str, object]) -> None:
         """A line for the log, at most one a second of each event."""
+        self.told[event] += 1
         held = self._limiters.setdefault(event, Limiter()).pass_at(time.monotonic())
         if held is not None:
             more = {"suppressed": held} if held else {}
@@ -278,11 +313,34 @@ class Server:
         self._execute(self._core.handle(time.monotonic(), event))
 
     def _execute(self, effects: list[Effect]) -> None:
+        """Do effects as soon as what they rest on is safe: at once, mostly."""
+        if effects:
+            self._ledger.take(effects)
+
+    def _execute_and_flush(self, effects: list[Effect]) -> None:
+        self._do(effects)
+        if not self._in_turn:
+            self.flush()
+
+    def _trouble(self, why: str) -> None:
+        """Nothing can be stored, or it can be again."""
+        self._health.read_only = why
+        self.commits.failures += bool(why)
+        self.handle(StorageTrouble(why))
+        if why:
+            text = "nothing is acknowledged until it works"
+            log.event("storage_failed", "error", reason=why, text=text)
+        else:
+            log.event("storage_works_again", "warning")
+
+    def _do(self, effects: list[Effect]) -> None:
         answers: list[ListenerOpened | ListenerFailed] = []
         for effect in effects:
             match effect:
                 case Send() | Broadcast() | Release() | Close():
                     self._speak(effect)
+                case Persist():
+                    pass  # the ledger has it
                 case StoreSend() | StoreClose() | CloseListener():
                     self.stores.execute(effect)
                 case OpenListener(listener):
