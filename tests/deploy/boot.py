@@ -21,7 +21,7 @@ from tests.deploy.debian import (
     since,
     wheels,
 )
-from tests.deploy.lock import CONSTRAINTS
+from tests.deploy.lock import CONSTRAINTS, EXTRAS
 
 NEEDS = {"mmdebstrap": "mmdebstrap", "systemd-nspawn": "systemd-container"}
 
@@ -55,7 +55,7 @@ def install(tree: Path, folder: Path) -> None:
     (wheel,) = inside.glob("rdzv-*.whl")
     do(
         "chroot", tree, "/opt/rdzv/bin/pip", "install", "--quiet", "--no-index",
-        "--find-links", "/wheels", f"/wheels/{wheel.name}[server]",
+        "--find-links", "/wheels", f"/wheels/{wheel.name}[{','.join(EXTRAS)}]",
     )  # fmt: skip
 
 

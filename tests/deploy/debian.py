@@ -76,7 +76,7 @@ def debian(target: Path, *packages: str) -> None:
 
 
 def wheels(folder: Path, python: str) -> Path:
-    """A folder with the wheels that building and installing `rdzv[server]` needs, and no others.
+    """A folder with the wheels that building and installing `rdzv[server,http]` needs, and no others.
 
     Args:
         folder: to put it in.

@@ -33,6 +33,9 @@ NEEDS = {
 MOUNTED = "/etc/rdzv"
 """Where a container finds its secrets."""
 
+PROBE = "import sys, urllib.request as u; u.urlopen('http://' + ''.join(sys.argv[1:]), timeout=5)"
+"""As Kubernetes asks: good is an answer 200, without any credential."""
+
 STOP_S = 10
 """What an engine waits by default before it kills."""
 
@@ -195,7 +198,8 @@ def check_container(
 ) -> None:
     """Run one with a published port, look at it from outside, and stop it."""
     print(f"container told by a {name}:")
-    options = ("--detach", "--name", name, "--network", "bridge", "-p", f"127.0.0.1::{port}")
+    ports = ("-p", f"127.0.0.1::{port}", "-p", f"127.0.0.1::{port + 1}")
+    options = ("--detach", "--name", name, "--network", "bridge", *ports)
     start = time.monotonic()
     do(*made.run(*words, options=options))
 
@@ -205,13 +209,15 @@ def check_container(
 
     until(lambda: "READY " in logs(), 20, f"READY in {logs()}")
     hold(True, f"ready after {since(start)}")
-    outside = do(*made.podman, "port", name).split(" -> ")[1]
+    outside, http = (do(*made.podman, "port", name, str(each)) for each in (port, port + 1))
 
     def ask() -> int:
         words = (*made.inside, command("rdzv"), "--server", outside, "status")
         return run(*words, environment=environment).returncode
 
     hold(ask() == 0, f"answers at the published port {outside}")
+    for path in ("/healthz", "/readyz", "/metrics"):
+        hold(run(*made.inside, sys.executable, "-c", PROBE, http, path).returncode == 0, path)
     if secret is not None:
         check_exchange(made, name, ask, secret / "token")
 

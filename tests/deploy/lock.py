@@ -2,7 +2,7 @@
 
     python -m tests.deploy.lock
 
-Writes deploy/requirements.txt (what the server needs) and deploy/requirements-build.txt (what building
+Writes deploy/requirements.txt (what the server and its HTTP side need) and deploy/requirements-build.txt (what building
 the wheel needs) in the versions of tests/constraints.txt, for every platform at once. Then shows that
 each supported Python gets all of it as wheels. `make lock` runs this where uv is installed.
 """
@@ -19,6 +19,9 @@ from tests.deploy import DEPLOY, ROOT, tool
 CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 RUN = DEPLOY / "requirements.txt"
 BUILD = DEPLOY / "requirements-build.txt"
+
+EXTRAS = ("server", "http")
+"""Those that the image has."""
 
 BACKEND = "hatchling"
 """The build backend; pyproject.toml names the same."""
@@ -84,7 +87,8 @@ def uv(*words: str | Path, stdin: str = "") -> str:
 
 def main() -> None:
     """Write both, and install both for every Python and machine, from nothing but wheels."""
-    write(RUN, "rdzv-server needs at run time", "--extra", "server", "pyproject.toml")
+    extras = [word for extra in EXTRAS for word in ("--extra", extra)]
+    write(RUN, "rdzv-server needs at run time", *extras, "pyproject.toml")
     write(BUILD, "building the wheel needs", "-", stdin=BACKEND)
     for python in PYTHONS:
         for machine in MACHINES:

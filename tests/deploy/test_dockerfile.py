@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from rdzv_proto import PORT_DEFAULT
 from tests.deploy import (
     DEPLOY,
     DOCKERFILE,
@@ -28,6 +29,7 @@ from tests.deploy import (
     run,
     tool,
 )
+from tests.deploy.lock import EXTRAS
 from tests.e2e.kit.server import Server
 
 TEXT = DOCKERFILE.read_text()
@@ -117,8 +119,12 @@ def test_the_image_does_not_run_as_root_and_uses_a_number_to_say_so() -> None:
     assert the("USER") == "65532:65532"
 
 
-def test_the_image_exposes_the_default_port() -> None:
-    assert the("EXPOSE") == "29500"
+def test_the_image_exposes_the_default_ports() -> None:
+    assert the("EXPOSE").split() == [str(PORT_DEFAULT), str(PORT_DEFAULT + 1)]
+
+
+def test_the_image_has_the_extras_that_are_locked() -> None:
+    assert f"[{','.join(EXTRAS)}]" in next(rest for _, rest in ALL if "/wheels/rdzv-" in rest)
 
 
 def test_a_server_in_a_container_that_is_not_told_to_be_insecure_refuses_with_2() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -18,7 +19,12 @@ TEXT = UNIT.read_text()
 ALL = directives(TEXT)
 
 REQUIRED = {
-    "Type": "exec",
+    "Type": "notify",
+    "NotifyAccess": "main",
+    "WatchdogSec": "30",
+    "LimitCORE": "0",
+    "StateDirectory": "rdzv",
+    "StateDirectoryMode": "0700",
     "EnvironmentFile": "-/etc/rdzv/rdzv.env",
     "ExecReload": "/bin/sh -c 'kill -HUP $MAINPID'",
     "Restart": "on-failure",
@@ -202,6 +208,83 @@ def test_a_reload_exchanges_the_token_and_the_command_runs_on(tmp_path: Path) ->
         until(lambda: not good(old), 10, "the first token is not in force any more")
         assert good(new)
         assert process.poll() is None
+
+
+class Systemd:
+    """The other end of the socket that systemd gives a service."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind(str(folder / "notify"))
+        self.sock.settimeout(30)
+        self.environment = {"NOTIFY_SOCKET": str(folder / "notify")}
+
+    def until(self, line: str) -> list[str]:
+        """Messages up to the one with that line; the last one's lines."""
+        while True:
+            lines = self.sock.recv(4096).decode().split("\n")
+            if line in lines:
+                return lines
+
+    def until_silent(self, duration_s: float) -> None:
+        """Messages until there is none for so long. The time limit of the test is the deadline."""
+        self.sock.settimeout(duration_s)
+        with contextlib.suppress(TimeoutError):
+            while self.sock.recv(4096):
+                pass
+        self.sock.settimeout(30)
+
+    def said_nothing(self) -> bool:
+        self.sock.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            return not self.sock.recv(4096)
+        return True
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    made = Systemd(tmp_path)
+    yield made
+    made.sock.close()
+
+
+def test_when_the_command_says_that_it_is_ready_both_ports_answer(systemd: Systemd) -> None:
+    with started(systemd.environment) as (_, ready):
+        lines = systemd.until("READY=1")
+        assert any(ready["port"] in line for line in lines if line.startswith("STATUS="))
+        with socket.create_connection(("127.0.0.1", int(ready["port"])), 1):
+            pass
+        assert urlopen(f"http://127.0.0.1:{ready['http_port']}/readyz", timeout=5).status == 200
+
+
+def test_a_command_that_refuses_to_start_never_says_that_it_is_ready(systemd: Systemd) -> None:
+    refused = run(command("rdzv-server"), "--host", "0.0.0.0", environment=systemd.environment)
+    assert refused.returncode == 2
+    assert systemd.said_nothing()
+
+
+def test_the_command_tells_of_a_reload_and_of_its_end(systemd: Systemd) -> None:
+    with started(systemd.environment) as (process, _):
+        systemd.until("READY=1")
+        process.send_signal(RELOAD)
+        lines = systemd.until("RELOADING=1")
+        assert any(line.startswith("MONOTONIC_USEC=") for line in lines)
+        systemd.until("READY=1")
+        process.terminate()
+        systemd.until("STOPPING=1")
+        assert process.wait(30) == 0
+
+
+def test_the_command_keeps_the_watchdog_content_and_stops_when_it_stands_still(
+    systemd: Systemd,
+) -> None:
+    with started(systemd.environment | {"WATCHDOG_USEC": "400000"}) as (process, _):
+        for _ in range(3):
+            systemd.until("WATCHDOG=1")
+        process.send_signal(signal.SIGSTOP)
+        systemd.until_silent(1.0)
+        process.send_signal(signal.SIGCONT)
+        systemd.until("WATCHDOG=1")
 
 
 def test_a_reload_without_any_file_changes_nothing() -> None:

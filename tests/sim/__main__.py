@@ -13,6 +13,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play one seed")
     parser.add_argument("--trace", action="store_true", help="print every step")
     parser.add_argument("--crashes", action="store_true", help="let the server crash, too")
+    parser.add_argument("--durable", action="store_true", help="and resume from what it stored")
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
     seeds = (
@@ -21,7 +22,9 @@ def main() -> int:
     began, steps, faults, generations, virtual_s = time.perf_counter(), 0, 0, 0, 0.0
     releases = failures = writes = reads = 0
     for seed in seeds:
-        world = World(seed, keep_trace=options.trace, server_crashes=options.crashes)
+        world = World(
+            seed, keep_trace=options.trace, server_crashes=options.crashes, durable=options.durable
+        )
         try:
             world.play()
         except AssertionError as error:

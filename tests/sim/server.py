@@ -1,6 +1,7 @@
 """The production core under the virtual clock: what `rdzv_server.shell` does, without sockets."""
 
 import hashlib
+import random
 from collections.abc import Callable
 
 from rdzv_proto import codec, limits
@@ -18,6 +19,7 @@ from rdzv_server.core.events import (
     Lost,
     Opened,
     OpenListener,
+    Persist,
     Received,
     Release,
     Report,
@@ -28,6 +30,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.invariants import Monitor, check_effects
 from rdzv_server.core.model import Phase
 from rdzv_server.core.settings import Identity, Settings
+from tests.lab import save
 from tests.sim.net import Clock, Link
 
 
@@ -35,8 +38,18 @@ class SimServer:
     """One server start after another, on one clock; invariants are checked after every step."""
 
     def __init__(
-        self, clock: Clock, trace: Callable[[str], None], lost: Callable[[bytes], None]
+        self,
+        clock: Clock,
+        trace: Callable[[str], None],
+        lost: Callable[[bytes], None],
+        disk: random.Random | None = None,
     ) -> None:
+        self._disk = disk
+        """Of a durable server: how long commits take, and which of them a crash catches."""
+        self.stored: dict[bytes, bytes] = {}
+        self._uncommitted: list[tuple[dict[bytes, bytes | None], list[Effect]]] = []
+        """Commits that are under way or wait, with the effects that wait for them."""
+        self._starts = 0
         self._clock, self._trace, self._node_lost = clock, trace, lost
         self.links: dict[int, Link] = {}
         self._buffers: dict[int, FrameBuffer] = {}
@@ -54,23 +67,32 @@ class SimServer:
         self._beat()
 
     def start(self) -> None:
-        """A start without memory."""
-        self.epoch += 1
-        key = hashlib.sha256(b"sim%d" % self.epoch).digest()
-        self.core = Coordinator(Settings(), Identity("sim", f"i{self.epoch}", self.epoch, key))
+        """A start, without memory or with what was stored."""
+        self._starts += 1
+        if self._disk is None or not self.stored:
+            self.epoch += 1
+        key = hashlib.sha256(b"sim%d" % self._starts).digest()
+        identity = Identity("sim", f"i{self._starts}", self.epoch, key)
+        self.core = Coordinator(Settings(), identity, durable=self._disk is not None)
         self.monitor = Monitor()
         self._ports: dict[int, int] = {}
         """Open listeners of this start."""
         self._asked = 0
         self.up = True
+        if self.stored:
+            self._apply(self.core.resume(self._clock.now, dict(self.stored)))
 
     def life(self, run: str) -> tuple[int, int]:
         """Of a run's keys."""
         return self.epoch, self._lives.get(run, 0)
 
     def crash(self) -> None:
-        """The process dies: every connection breaks, all memory is gone."""
+        """The process dies: every connection breaks, all memory is gone, and what was not stored. The commit
+        that was under way may have been made, though nobody was told."""
         self.up = False
+        if self._disk is not None and self._uncommitted and self._disk.random() < 0.5:
+            save(self.stored, self._uncommitted[0][0])
+        self._uncommitted.clear()
         for link in list(self.links.values()):
             link.reset()
         self.links.clear()
@@ -149,14 +171,47 @@ class SimServer:
 
     def _apply(self, effects: list[Effect]) -> None:
         check_effects(self.core.tables, effects)
+        self.monitor.check(self.core.tables)
+        self._note_lives()
+        if effects and isinstance(effects[0], Persist):
+            if len(self._uncommitted) < 2:  # one is under way; the others go together into the next
+                self._uncommitted.append(({}, []))
+            changes, waiting = self._uncommitted[-1]
+            changes.update(effects[0].changes)
+            waiting.extend(effects[1:])
+            if len(self._uncommitted) == 1:
+                self._commit_soon()
+        elif self._uncommitted:
+            self._uncommitted[-1][1].extend(effects)
+        else:
+            self._do(effects)
+        due = self.core.next_deadline()
+        if due is not None and due < self._clock.now + TICK_S:
+            self._clock.at(due, lambda: self._enter(self._tick))
+
+    def _commit_soon(self) -> None:
+        assert self._disk is not None, "nothing is stored"
+        delay_s = self._disk.expovariate(500) if self._disk.random() < 0.95 else 0.3
+        start = self._starts
+        self._clock.after(delay_s, lambda: self._committed(start))
+
+    def _committed(self, start: int) -> None:
+        if start != self._starts or not self.up:
+            return
+        changes, effects = self._uncommitted[0]
+        save(self.stored, changes)
+        self._do(effects)  # what comes of it joins the line
+        del self._uncommitted[0]
+        if self._uncommitted:
+            self._commit_soon()
+
+    def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Send() | Broadcast() | Release() | Close() | Report():
                     self._speak(effect)
                 case _:
                     pass
-        self.monitor.check(self.core.tables)
-        self._note_lives()
         for effect in effects:
             match effect:
                 case OpenListener(listener):
@@ -167,9 +222,6 @@ class SimServer:
                     raise AssertionError("no simulated agent has TCPStore clients")
                 case _:
                     pass
-        due = self.core.next_deadline()
-        if due is not None and due < self._clock.now + TICK_S:
-            self._clock.at(due, lambda: self._enter(self._tick))
 
     def _note_lives(self) -> None:
         runs = self.core.tables.runs.values()

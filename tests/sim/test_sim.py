@@ -11,11 +11,11 @@ SEEDS = 250
 """A few seconds; `make sim` plays thousands."""
 
 
-@pytest.mark.parametrize("crashes", [False, True], ids=["server stays", "server crashes"])
-def test_no_seed_breaks_a_rule(crashes: bool) -> None:
+@pytest.mark.parametrize("server", ["stays", "crashes", "crashes and resumes"])
+def test_no_seed_breaks_a_rule(server: str) -> None:
     generations = faults = releases = reads = 0
     for seed in range(SEEDS):
-        world = World(seed, server_crashes=crashes)
+        world = World(seed, server_crashes=server == "crashes", durable="resumes" in server)
         try:
             world.play()
         except AssertionError as error:

@@ -28,7 +28,12 @@ class World:
     """A seed's history."""
 
     def __init__(
-        self, seed: int, *, keep_trace: bool = False, server_crashes: bool = False
+        self,
+        seed: int,
+        *,
+        keep_trace: bool = False,
+        server_crashes: bool = False,
+        durable: bool = False,
     ) -> None:
         self.seed = seed
         self._rng = random.Random(seed)
@@ -38,12 +43,13 @@ class World:
         self._keep = keep_trace
         self.faults = 0
         self.generations = 0
-        self._crashes = server_crashes
+        self._crashes = server_crashes or durable
         self._told: dict[tuple[str, Fence], dict[int, str]] = {}
         self._digests: dict[tuple[str, Fence], bytes] = {}
         self._last: dict[str, Fence] = {}
         self._processes = 0
-        self.server = SimServer(self.clock, self.trace, self._check_lost)
+        disk = random.Random(f"disk {seed}") if durable else None
+        self.server = SimServer(self.clock, self.trace, self._check_lost, disk)
         self.ledger = Ledger(self.server.life)
         self.agents: list[Agent] = []
         self._faults_left = True

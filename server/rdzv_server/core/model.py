@@ -78,9 +78,9 @@ class Session:
     """Of the last connection."""
     dropped_at: float | None = None
     """Since when there is no connection: the session is under suspicion."""
-    recovery_s: float = 0.0
-    """The connection broke together with most of the run's: it has so long to come back, as after a
-    restart of the server."""
+    recover_until: float = 0.0
+    """Until then a closed connection is no sign of death: most of the run's broke together, or the server
+    was restarted, and clients that were turned away meanwhile try again only every two seconds."""
     expiring_since: float | None = None
     """When a tick found its time up; one more look at the sockets decides (S33)."""
     token_hash: bytes = b""

@@ -138,7 +138,6 @@ def connection_lost(tables: Tables, connection: Connection, reason: str) -> None
     if session is None or not current or tables.shutting_down:
         return
     session.dropped_at = tables.t
-    session.recovery_s = 0.0
     run = tables.runs.get(session.run_id)
     member = session.member
     if session.role is Role.WORKER or run is None or member is None or member.finished:
@@ -268,7 +267,6 @@ def _attach(tables: Tables, session: Session, connection: Connection, attempt: i
     session.grant = connection.grant
     tables.deadlines.cancel(("hello", connection.id, 0))
     was_suspect_since, session.dropped_at = session.dropped_at, None
-    session.recovery_s = 0.0
     heard(tables, session)
     run = tables.runs.get(session.run_id)
     if run is not None:
@@ -342,7 +340,8 @@ def _judge_together(tables: Tables, run: Run, session: Session) -> None:
         return
     for one in [session.id] if burst.told else burst.away:
         other = tables.sessions[one]
-        other.recovery_s = max(other.lease_s, len(run.members) * RECOVERY_S_PER_NODE)
+        recovery_s = max(other.lease_s, len(run.members) * RECOVERY_S_PER_NODE)
+        other.recover_until = (other.dropped_at or tables.t) + recovery_s
         _arm(tables, other)
     if not burst.told:
         burst.told = True
@@ -363,9 +362,7 @@ def _over_at(tables: Tables, session: Session) -> float:
     due = lease_end
     if session.dropped_at is not None:
         since = max(session.dropped_at, tables.caught_up_at)
-        due = since + tables.settings.reconnect_grace_s
-        if session.recovery_s:
-            due = max(due, session.dropped_at + session.recovery_s)
+        due = max(since + tables.settings.reconnect_grace_s, session.recover_until)
         if tables.behind:
             due = max(due, lease_end)
     return due

@@ -135,7 +135,7 @@ def _sessions(tables: Tables, rows: list[tuple[Key, bytes]]) -> None:
             worker_hashes=tuple(record.worker_hashes),
         )  # fmt: skip
         session.heard_at = session.dropped_at = tables.t
-        session.recovery_s = max(session.lease_s, recovery_s)
+        session.recover_until = tables.t + max(session.lease_s, recovery_s)
         tables.sessions[session.id] = session
         if session.role is Role.NODE:
             tables.nodes[(record.run, record.node_id)] = session
@@ -145,7 +145,7 @@ def _sessions(tables: Tables, rows: list[tuple[Key, bytes]]) -> None:
                 tables.runs[record.run].workers[session.id] = session
         if record.member is not None:
             members.append((tables.runs[record.run], session, record.member))
-        tables.deadlines.set(("session", session.id, 0), tables.t + session.recovery_s)
+        tables.deadlines.set(("session", session.id, 0), session.recover_until)
     for run, session, part in sorted(members, key=lambda row: row[2].order):
         member = session.member = Member(session, part.order)
         member.seat, member.finished = part.seat, part.finished

@@ -48,7 +48,7 @@ def test_errors_of_sqlite_have_their_cause_without_a_code_as_well(
 
 def test_the_code_of_sqlite_counts_more_than_its_words(tmp_path: Path) -> None:
     error = sqlite3.OperationalError("something else")
-    error.sqlite_errorcode = 13 | 256
+    vars(error)["sqlite_errorcode"] = 13 | 256  # as Python 3.11 and later set it
     assert faults.translate(error, str(tmp_path / "a.db"), "write it").cause == "full"
 
 

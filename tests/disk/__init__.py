@@ -1,0 +1,1 @@
+"""Crashes and faults of the disk under the store: every byte, every system call."""
