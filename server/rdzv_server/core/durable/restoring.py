@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from rdzv_proto import codec
+from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyReply, Error, Released
 from rdzv_server.core import roster
 from rdzv_server.core.durable import stored
@@ -16,7 +17,9 @@ from rdzv_server.core.durable.saving import OF_RUN
 from rdzv_server.core.durable.stored import Key, unpack
 from rdzv_server.core.kv import Entry, Namespace
 from rdzv_server.core.model import Generation, Member, Participant, Phase, Role, Run, Session
+from rdzv_server.core.nccl.ids import Group, Record, Shape, State
 from rdzv_server.core.ranks import Seat
+from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier, Barriers, Decision, Terms
 from rdzv_server.core.tables import Tables
 
@@ -83,6 +86,12 @@ def _fill(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
         reply = codec.decode_tail(data)
         tables.sessions[int(key[1])].replies[int(key[2])] = reply  # type: ignore[assignment]
     _spaces(tables, by_kind)
+    for key, data in by_kind.get("nccl", []):
+        ids = _generation_of(tables, str(key[1])).ids
+        ids.groups[str(key[2])] = _group(
+            tables, str(key[2]), _unpack(key, data, stored.StoredGroup)
+        )
+        tables.save(*key)
     for run in tables.runs.values():
         tables.touch(run)
         if run.phase in (Phase.ENDED, Phase.CLOSED):
@@ -188,6 +197,29 @@ def _decision(tables: Tables, barrier: Barrier, number: int, record: stored.Stor
         if session is not None and request_id > session.acknowledged:
             session.replies[request_id] = reply
             session.transient.add(request_id)
+
+
+def _group(tables: Tables, name: str, record: stored.StoredGroup) -> Group:
+    """Ids are not stored. So an attempt that was under way has failed: whoever holds one of its ids is told when
+    it comes back, and whoever waited learns it when it asks again."""
+    group = Group(next=dict(record.next), floor=record.floor)
+    for old in record.attempts:
+        shape = Shape(old.nranks, old.n_ids, old.minter)
+        attempt = Record(name, old.attempt, 0, shape, old.by, tables.t, 0.0, since=tables.t)
+        attempt.state = State.SPENT if old.state == State.SPENT.value else State.FAILED
+        attempt.revoked = set(old.revoked)
+        if old.code:
+            attempt.failure = Refused(ErrorCode(old.code), old.message)
+        elif attempt.state is State.FAILED:
+            text = "the server was restarted before all ranks were ready, and no id outlives it"
+            attempt.failure = Refused(
+                ErrorCode.ID_FAILED, f"attempt {old.attempt} of communicator {name!r}: {text}"
+            )
+            attempt.revoked = {session for _, session, _ in old.holders}
+            for number, _, _ in old.holders:
+                group.next[number] = max(group.next.get(number, 0), old.attempt + 1)
+        group.records[old.attempt] = attempt
+    return group
 
 
 def _space(tables: Tables, key: Key) -> tuple[Namespace, Barriers]:

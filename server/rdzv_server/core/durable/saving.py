@@ -13,6 +13,7 @@ from rdzv_server.core.durable import stored
 from rdzv_server.core.durable.stored import Key, pack
 from rdzv_server.core.kv import Namespace
 from rdzv_server.core.model import Generation, Phase, Run, Session
+from rdzv_server.core.nccl.ids import Group, Record, State
 from rdzv_server.core.rounds import Barriers
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ class Saves:
         changes[stored.key_bytes(key)] = record
 
 
-_COMPARED = frozenset(("meta", "run", "session", "generation", "end", "barrier", "revision"))
+_COMPARED = frozenset(
+    ("meta", "run", "session", "generation", "end", "barrier", "revision", "nccl")
+)
 
 
 def image(tables: "Tables") -> dict[bytes, bytes]:
@@ -132,6 +135,8 @@ def keys_of_generation(run: Run, generation: Generation) -> Iterator[Key]:
     yield ("generation", run.id)
     yield ("end", run.id)
     yield from keys_of_space(run.id, OF_GENERATION, generation.kv, generation.barriers)
+    for name in generation.ids.groups:
+        yield ("nccl", run.id, name)
 
 
 def keys_of_space(run_id: str, scope: int, kv: Namespace, barriers: Barriers) -> Iterator[Key]:
@@ -153,6 +158,9 @@ def _of_run(run: Run, kind: str, rest: list[str | int]) -> bytes | None:
         if generation is None:
             return None
         return pack(_generation(generation) if kind == "generation" else _end(generation))
+    if kind == "nccl":
+        group = None if generation is None else generation.ids.groups.get(str(rest[0]))
+        return None if group is None else pack(_group(group))
     owner = run if rest[0] == OF_RUN else generation
     if owner is None:
         return None
@@ -241,3 +249,28 @@ def _generation(generation: Generation) -> stored.StoredGeneration:
 
 def _end(generation: Generation) -> stored.StoredEnd:
     return stored.StoredEnd(sorted(generation.finished), generation.ended)
+
+
+def _group(group: Group) -> stored.StoredGroup:
+    attempts = [r for r in group.records.values() if r.state is not State.OPEN]
+    return stored.StoredGroup(
+        floor=group.floor, next=group.next, attempts=[_attempt(record) for record in attempts]
+    )
+
+
+def _attempt(record: Record) -> stored.StoredAttempt:
+    over = record.state.over
+    why = record.failure
+    ranks = [] if over else sorted(record.ranks.items())
+    return stored.StoredAttempt(
+        attempt=record.attempt,
+        nranks=record.shape.nranks,
+        n_ids=record.shape.n_ids,
+        minter=record.shape.minter,
+        by=record.by,
+        state=record.state.value if over else "begun",
+        code=0 if why is None else int(why.code),
+        message="" if why is None else why.message,
+        holders=[(number, rank.session_id, rank.who) for number, rank in ranks if rank.fetched],
+        revoked=sorted(record.revoked),
+    )

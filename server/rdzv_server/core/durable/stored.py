@@ -126,6 +126,32 @@ class StoredDecision(_Stored, frozen=True, array_like=True):
     answered: list[tuple[int, int]]
 
 
+class StoredAttempt(_Stored, frozen=True, array_like=True):
+    """One attempt to make a communicator: never an id, only who holds one."""
+
+    attempt: int
+    nranks: int
+    n_ids: int
+    minter: int | None
+    by: str
+    state: str
+    """`begun` (ids are being minted or handed out), `spent` or `failed`."""
+    code: int
+    message: str
+    """Of a failure."""
+    holders: list[tuple[int, int, str]]
+    """(rank, session id, process) of those that have fetched its ids."""
+    revoked: list[int]
+
+
+class StoredGroup(_Stored, frozen=True, array_like=True):
+    """A communicator's attempts."""
+
+    floor: int
+    next: dict[int, int]
+    attempts: list[StoredAttempt]
+
+
 class StoredFenced(_Stored, frozen=True, array_like=True):
     """A process that may never come back."""
 

@@ -66,6 +66,7 @@ def session_gone(tables: Tables, run: Run, session: Session, why: str) -> None:
                 generation.ids.drop(waiter)
                 tables.deadlines.cancel(("wait", *waiter))
             generation.ids.release(record, session.id, why)
+            tables.save("nccl", run.id, record.group)
 
 
 def generation_over(tables: Tables, run: Run, generation: Generation, text: str) -> None:
@@ -103,6 +104,7 @@ def fail(
     """
     where = nccl_words.where(run, generation, record)
     why = Refused(code, text if quiet else f"{where}: {text}")
+    tables.save("nccl", run.id, record.group)
     holders = {r.session_id for r in record.ranks.values() if r.fetched} - {but}
     tables.deadlines.cancel(("nccl", run.id, record.serial))
     waits = generation.ids.close(record, State.FAILED, tables.t, why)

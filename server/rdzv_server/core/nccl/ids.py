@@ -179,19 +179,21 @@ class Ids:
     """All records of one generation."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, Group] = {}
+        self.groups: dict[str, Group] = {}
+        self.dropped: list[str] = []
+        """Groups that made way, for whoever keeps records of them."""
         self._active: dict[int, Record] = {}
         self._waits: dict[Waiter, Record] = {}
         self._serial = 0
 
     def __repr__(self) -> str:
-        return f"Ids({len(self._groups)} groups, {len(self._active)} active)"
+        return f"Ids({len(self.groups)} groups, {len(self._active)} active)"
 
     # --- looking ------------------------------------------------------------------------------
 
     def records(self) -> list[Record]:
         """All that are remembered, oldest group first."""
-        return [r for group in self._groups.values() for r in group.records.values()]
+        return [r for group in self.groups.values() for r in group.records.values()]
 
     def active(self) -> list[Record]:
         """Those that are not over, oldest first."""
@@ -203,17 +205,17 @@ class Ids:
 
     def find(self, group: str, attempt: int) -> Record | None:
         """One record, over or not."""
-        known = self._groups.get(group)
+        known = self.groups.get(group)
         return None if known is None else known.records.get(attempt)
 
     def attempt_of(self, group: str, rank: int) -> int:
         """The attempt that a rank means if it does not say: the first it has not finished."""
-        known = self._groups.get(group)
+        known = self.groups.get(group)
         return 0 if known is None else max(known.next.get(rank, 0), known.floor)
 
     def forgotten(self, group: str, attempt: int) -> bool:
         """That attempt is over for so long that only its number is known."""
-        known = self._groups.get(group)
+        known = self.groups.get(group)
         return known is not None and attempt < known.floor
 
     def of_session(self, session_id: int) -> Iterator[Record]:
@@ -233,10 +235,10 @@ class Ids:
                 ErrorCode.LIMIT_EXCEEDED,
                 f"{limits.NCCL_GROUPS_MAX} communicators of this generation are in the making",
             )
-        group = self._groups.get(record.group)
+        group = self.groups.get(record.group)
         if group is None:
             self._make_room()
-            group = self._groups[record.group] = Group()
+            group = self.groups[record.group] = Group()
         self._serial += 1
         record.serial = self._serial
         record.ids = [b""] * record.shape.n_ids
@@ -315,7 +317,7 @@ class Ids:
 
     def finish(self, record: Record, number: int) -> None:
         """A rank is done with an attempt: it got ready, or learned that it failed."""
-        group = self._groups[record.group]
+        group = self.groups[record.group]
         group.next[number] = max(group.next.get(number, 0), record.attempt + 1)
 
     def close(
@@ -333,13 +335,14 @@ class Ids:
     def _make_room(self) -> None:
         """A communicator whose attempts are all over makes way, so that names with a step number in
         them cannot fill the memory."""
-        if len(self._groups) < limits.NCCL_GROUPS_MAX:
+        if len(self.groups) < limits.NCCL_GROUPS_MAX:
             return
-        idle = (n for n, g in self._groups.items() if all(r.state.over for r in g.records.values()))
+        idle = (n for n, g in self.groups.items() if all(r.state.over for r in g.records.values()))
         name = next(idle, None)
         if name is None:
             raise Refused(
                 ErrorCode.LIMIT_EXCEEDED,
                 f"this generation has {limits.NCCL_GROUPS_MAX} communicators in the making",
             )
-        del self._groups[name]
+        del self.groups[name]
+        self.dropped.append(name)

@@ -41,15 +41,20 @@ def handle(tables: Tables, session: Session, request_id: int, ask: Requests) -> 
     run, generation = waits.generation_of(tables, session, ask.fence)
     if generation.ended is not None:  # in success: its keys still answer, its work is done
         raise Refused(ErrorCode.STALE_GENERATION, waits.stale_text(run, ask.fence))
-    match ask:
-        case NcclGet():
-            return _get(tables, run, generation, session, request_id, ask)
-        case NcclPut():
-            return _put(tables, run, generation, session, ask)
-        case NcclReady():
-            return _ready(tables, run, generation, session, ask)
-        case NcclFail():
-            return _fail_by_rank(tables, run, generation, session, ask)
+    try:
+        match ask:
+            case NcclGet():
+                return _get(tables, run, generation, session, request_id, ask)
+            case NcclPut():
+                return _put(tables, run, generation, session, ask)
+            case NcclReady():
+                return _ready(tables, run, generation, session, ask)
+            case NcclFail():
+                return _fail_by_rank(tables, run, generation, session, ask)
+    finally:  # a refusal may be what tells a rank that it is done with an attempt
+        for group in (ask.group, *generation.ids.dropped):
+            tables.save("nccl", run.id, group)
+        generation.ids.dropped.clear()
 
 
 def _get(
