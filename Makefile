@@ -21,7 +21,7 @@ BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
-        security format clean
+        security disk format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,12 +45,16 @@ unit: $(VENV)/ready-test  ## the quick tests: no server, no agents, no root
 sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --crashes
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --durable
 
 e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
 	@$(BIN)/python -m pytest -q -rs tests/e2e --full
 
 security: $(VENV)/ready-test  ## hostile clients, tokens, TLS: one test for each row of the threat table, in full
 	@$(BIN)/python -m pytest -q -rs tests/e2e/security tests/e2e/test_tokens.py tests/e2e/test_tls.py --full
+
+disk: $(VENV)/ready-test  ## crashes and faults of the disk, at every point (9 minutes)
+	@$(BIN)/python -m tests.disk
 
 test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
 	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu

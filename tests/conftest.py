@@ -1,7 +1,10 @@
 """Options and fixtures of all tests."""
 
 import asyncio
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 
 import pytest
@@ -17,8 +20,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """A shell starts background jobs with SIGINT ignored, and processes inherit that: Ctrl-C has to
     mean the same in every test, however the tests were started."""
+    # Servers of tests keep nothing of their own accord, and have no second port unless it is what is tested.
+    os.environ.setdefault("RDZV_HTTP_PORT", "off")
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rdzv-state-")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    """What servers left there goes with the tests."""
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

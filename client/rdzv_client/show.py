@@ -34,7 +34,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def server_lines(where: str, status: ServerStatus, round_trip_s: float) -> str:
-    """Two lines about the server itself."""
+    """Two lines about the server itself, and one more if it cannot store anything."""
+    trouble = f"\nREAD-ONLY: {status.read_only}" if status.read_only else ""
     refused = f" · {status.denied} refused for their credentials" if status.denied else ""
     return (
         f"server {where} · {status.server} · protocol {status.protocol} · instance "
@@ -42,7 +43,7 @@ def server_lines(where: str, status: ServerStatus, round_trip_s: float) -> str:
         f"{duration(status.uptime_ms)}\n"
         f"{_count(status.runs, 'run')} · {_count(status.sessions, 'session')} · "
         f"{_count(status.connections, 'connection')} · stalled {_count(status.stalls, 'time')} "
-        f"({duration(status.stalled_ms)}) · round trip {round_trip_s * 1000:.1f} ms{refused}"
+        f"({duration(status.stalled_ms)}) · round trip {round_trip_s * 1000:.1f} ms{refused}{trouble}"
     )
 
 

@@ -131,14 +131,20 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     show_default=False,
     metavar="DIR",
     help="Keep state in this folder (SQLite): a server that is started again on it goes on where the last "
-    "one ended, and training does not notice. Without it state is in memory.",
+    "one ended, and training does not notice. By default $STATE_DIRECTORY, else a folder for each address "
+    "in ~/.local/state/rdzv; with --port 0 state is in memory.",
 )
 @_option(
     "--state",
     default="",
     show_default=False,
     metavar="memory|sqlite:PATH",
-    help="The same with the file's name, or memory whatever else is set.",
+    help="The same with the file's name, or memory whatever else is set: then a restart ends all generations.",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Keep what is whole of a damaged database, say what is lost, and end.",
 )
 @_option(
     "--reconnect-grace",
@@ -189,15 +195,17 @@ def command(**options: Any) -> None:
     When it accepts connections it prints one line on stdout, which scripts can wait for:
 
     \b
-    READY host=… port=… http_port=off instance=… epoch=… state=memory
+    READY host=… port=… http_port=… instance=… epoch=… state=sqlite
 
     SIGTERM or SIGINT shuts it down in order; a second one at once.
     """
+    only_repair = options.pop("repair")
     for name in ("reconnect_grace", "scale_up_delay", "run_keep"):
         options[f"{name}_s"] = options.pop(name)
     config = Config(**options)
     try:
         config.settings()
+        config.state_path()
         config.store_port_range()
         config.check_access()
         config.check_http()
@@ -207,12 +215,16 @@ def command(**options: Any) -> None:
         from rdzv_server.shell.access import AccessError
         from rdzv_server.shell.listen import ListenError, is_loopback
         from rdzv_server.shell.main import serve
+        from rdzv_server.shell.stored import mend
         from rdzv_server.storage.base import StorageError
     except ModuleNotFoundError as error:
         if error.name != "structlog":
             raise
         _fail('needs the server extra: pip install "rdzv[server]"', sep=" ")
     try:
+        if only_repair:
+            click.echo(mend(config))
+            sys.exit(0)
         guarded = config.token_file or config.insecure_no_auth
         if not guarded and not is_loopback(config.host):
             _fail(
@@ -234,14 +246,16 @@ def main() -> None:
 
 
 def _ignore_kubernetes_links() -> None:
-    """A Service called rdzv makes Kubernetes set RDZV_PORT=tcp://… in every pod beside it."""
-    value = os.environ.get("RDZV_PORT", "")
-    if "://" in value:
-        del os.environ["RDZV_PORT"]
-        sys.stderr.write(
-            f"rdzv-server: ignoring RDZV_PORT={value} (set by Kubernetes for a Service; use "
-            "enableServiceLinks: false)\n"
-        )
+    """A Service called rdzv makes Kubernetes set RDZV_PORT=tcp://… in every pod beside it, and one called
+    rdzv-http RDZV_HTTP_PORT."""
+    for variable in ("RDZV_PORT", "RDZV_HTTP_PORT"):
+        value = os.environ.get(variable, "")
+        if "://" in value:
+            del os.environ[variable]
+            sys.stderr.write(
+                f"rdzv-server: ignoring {variable}={value} (set by Kubernetes for a Service; use "
+                "enableServiceLinks: false)\n"
+            )
 
 
 def _fail(text: str, sep: str = ": ") -> NoReturn:

@@ -1,6 +1,7 @@
 """The server's configuration, checked as a whole."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +10,9 @@ import msgspec
 from rdzv_proto import PORT_DEFAULT
 from rdzv_server.core.settings import Settings
 from rdzv_server.http import ports
+
+DATABASE = "rdzv.db"
+"""In a data directory."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,8 +38,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`LOW-HIGH`, or empty: any free ports."""
     tcpstore: bool = False
     state: str = ""
-    """`memory` or `sqlite:PATH`; empty: SQLite in the data directory if there is one, else memory."""
+    """`memory` or `sqlite:PATH`; empty: SQLite in the data directory."""
     data_dir: str = ""
+    """Empty: see `state_path_default`."""
     reconnect_grace_s: float = 1.0
     scale_up_delay_s: float = 1.0
     run_keep_s: float = 600.0
@@ -93,26 +98,41 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return low, high
 
     def state_path(self) -> Path | None:
-        """The database; None: state is kept in memory.
+        """The database that was named; None: none was.
 
         Raises:
             ValueError: that is no way to keep state, or two ways.
         """
-        kind, _, path = self.state.partition(":")
-        if self.state and self.data_dir and kind != "memory":
+        if not self.state or self.state == "memory":
+            return Path(self.data_dir) / DATABASE if self.data_dir and not self.state else None
+        if self.data_dir:
             raise ValueError(
                 "--state and --data-dir both say where state is kept; give one of them"
             )
-        if self.state == "memory" or not (self.state or self.data_dir):
-            return None
-        if self.data_dir and not self.state:
-            return Path(self.data_dir) / "rdzv.db"
+        kind, _, path = self.state.partition(":")
         if kind != "sqlite" or not path:
             raise ValueError(f"--state {self.state}: must be memory or sqlite:PATH")
         return Path(path)
 
-    def settings(self) -> Settings:
+    def state_path_default(self, environ: Mapping[str, str]) -> Path | None:
+        """Where state is kept if nothing was said: a folder of the service, or of the user, for each address.
+        None where that makes no sense: a free port is another one next time.
+
+        Args:
+            environ: of the process.
+        """
+        if self.state or not self.port:
+            return None
+        if service := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
+            return Path(service) / DATABASE
+        home = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return Path(home) / "rdzv" / f"{self.host}-{self.port}".replace("/", "_") / DATABASE
+
+    def settings(self, state: str = "memory") -> Settings:
         """The part that the core needs.
+
+        Args:
+            state: where state is kept, for people.
 
         Raises:
             ValueError: a value is out of its range.
@@ -122,5 +142,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             scale_up_delay_s=self.scale_up_delay_s,
             run_keep_s=self.run_keep_s,
             guarded=bool(self.token_file),
-            state="memory" if self.state_path() is None else "sqlite",
+            state=state,
         )

@@ -115,6 +115,8 @@ class Ledger:
             self._start()
         elif not self._busy:
             self._idle.set()
+            if self._store is not None:
+                self._thread.submit(self._store.tidy)
 
     def _not_done(
         self, number: int, changes: dict[bytes, bytes | None], error: BaseException

@@ -99,7 +99,7 @@ async def _serve(config: Config, opened: Opened) -> int:
     )
     access, health, notifier = opened.access, Health(), Notifier()
     server = Server(
-        config.settings(),
+        config.settings("memory" if opened.stored is None else opened.stored.store.name),
         identity,
         StorePorts(config.host, *config.store_port_range()),
         tcpstore=config.tcpstore,

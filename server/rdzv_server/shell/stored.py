@@ -1,5 +1,6 @@
 """Opening what the server keeps its state in, as the configuration names it."""
 
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +9,13 @@ from pathlib import Path
 from rdzv_server.config import Config
 from rdzv_server.core.durable import restoring
 from rdzv_server.http.buckets import COMMIT_S, Buckets
+from rdzv_server.shell import log
 from rdzv_server.storage.base import RecordStore, StorageError
+from rdzv_server.storage.repair import repair
 from rdzv_server.storage.sqlite import SqliteStore
+
+_NOT_HERE = ("access", "network", "unsupported")
+"""Why a place that nobody named is not used."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,53 @@ class CommitNumbers:
 
 
 def open_stored(config: Config) -> Stored | None:
-    """What the configuration names; None: state ends with the process.
+    """What the configuration names, or the usual place; None: state ends with the process.
 
     Raises:
         StorageError: it cannot be used; the text is for the operator.
     """
     path = config.state_path()
+    if path is not None:
+        return _open(path)
+    path = config.state_path_default(os.environ)
     if path is None:
+        if not config.state:
+            log.event(
+                "state_in_memory", "warning", text="a free port is another one after a restart"
+            )
         return None
+    try:
+        return _open(path)
+    except StorageError as error:
+        if error.cause not in _NOT_HERE:
+            raise
+        text = f"{error}; a restart of the server will end all generations (--data-dir names another place)"
+        log.event("state_in_memory", "warning", text=text)
+        return None
+
+
+def mend(config: Config) -> str:
+    """Keep what is whole of a damaged database; returns what was kept and dropped. Parts of a world may be
+    missing, so no generation goes on: the next start has a new epoch.
+
+    Raises:
+        StorageError: there is none, or it cannot be mended.
+    """
+    path = config.state_path() or config.state_path_default(os.environ)
+    if path is None:
+        raise StorageError("--repair needs --data-dir or --state sqlite:PATH", "access")
+    report = repair(path)
+    store = SqliteStore(path)
+    try:
+        store.commit(restoring.in_new_epoch(store.load(), new_epoch()))
+    except restoring.UnreadableError as error:
+        raise unreadable(path, error) from None
+    finally:
+        store.close()
+    return f"{report}\nit goes on in a new epoch: runs, keys of runs and closed runs are kept, generations are over"
+
+
+def _open(path: Path) -> Stored:
     store = SqliteStore(path)
     try:
         return Stored(store, store.load(), path)

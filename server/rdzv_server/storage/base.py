@@ -57,5 +57,8 @@ class RecordStore(Protocol):
                 later ones, which has the effect of once.
         """
 
+    def tidy(self) -> None:
+        """Do what need not hold up a commit: nobody waits for one now. Never raises."""
+
     def close(self) -> None:
         """Let go of everything. Never raises."""

@@ -47,7 +47,8 @@ class Server:
         self.host, self.port = host, port
         self.log_path = folder / f"{name}.log"
         self._marker = marker
-        self._arguments = arguments
+        kept = {"--data-dir", "--state"} & set(arguments)
+        self._arguments = arguments if kept else (*arguments, "--state", "memory")
         self._command = [*prefix, *command]
         self._environment = environment or {}
         self._credentials = credentials

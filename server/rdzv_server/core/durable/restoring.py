@@ -7,6 +7,7 @@ there are thousands) to come back; what waited (joins, barriers, waits for keys)
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from rdzv_proto import codec
 from rdzv_proto.errors import ErrorCode
@@ -39,6 +40,35 @@ def epoch_of(records: Mapping[bytes, bytes]) -> int | None:
     """
     data = records.get(stored.key_bytes(("meta",)))
     return None if data is None else _unpack(("meta",), data, stored.StoredMeta).epoch
+
+
+def in_new_epoch(records: Mapping[bytes, bytes], epoch: int) -> dict[bytes, bytes | None]:
+    """What has to change so that no session and no generation goes on: for records of which some may be missing.
+    Runs that are closed stay closed, keys of runs are kept, and no generation number is used twice.
+
+    Raises:
+        UnreadableError
+    """
+    changes: dict[bytes, bytes | None] = {}
+    for raw, data in records.items():
+        key = stored.key_of(raw)
+        match key:
+            case ("run", _):
+                run = _unpack(key, data, stored.StoredRun)
+                if run.phase != Phase.CLOSED.value:
+                    changes[raw] = stored.pack(replace(run, phase=Phase.ENDED.value, formed=0))
+            case ("tomb", _) | (("key" | "revision"), _, 0, *_):
+                pass
+            case _:
+                changes[raw] = None
+    meta_key = stored.key_bytes(("meta",))
+    reserved = floor = 0
+    if meta_key in records:
+        meta = _unpack(("meta",), records[meta_key], stored.StoredMeta)
+        epoch, reserved = max(epoch, meta.epoch + 1), meta.sessions_reserved
+        floor = meta.generation_floor
+    changes[meta_key] = stored.pack(stored.StoredMeta(epoch, reserved, floor))
+    return changes
 
 
 def restore(tables: Tables, records: Mapping[bytes, bytes]) -> None:
