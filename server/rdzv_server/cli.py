@@ -141,7 +141,7 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     metavar="memory|sqlite:PATH",
     help="The same with the file's name, or memory whatever else is set: then a restart ends all generations.",
 )
-@click.option(
+@_option(
     "--repair",
     is_flag=True,
     help="Keep what is whole of a damaged database, say what is lost, and end.",

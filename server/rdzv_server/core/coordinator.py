@@ -33,6 +33,7 @@ from rdzv_server.core import (
     forming,
     inside,
     membership,
+    outside,
     replies,
     rights,
     sessions,
@@ -47,25 +48,18 @@ from rdzv_server.core.events import (
     Effect,
     Event,
     Identified,
-    ListenerFailed,
-    ListenerOpened,
     Lost,
     Opened,
     Persist,
     Received,
     Send,
     StorageTrouble,
-    StoreLost,
-    StoreOpened,
-    StoreReceived,
 )
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
-from rdzv_server.core.tcpstore import clients as store_clients
-from rdzv_server.core.tcpstore import stores
 
 OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave
 """Operations of nodes and workers."""
@@ -134,9 +128,9 @@ class Coordinator:
                 if connection is not None:
                     sessions.connection_lost(self.tables, connection, event.reason)
             case Identified() | Denied() | TakesAnswers() | StorageTrouble() | Behind():
-                self._of_shell(event)
+                outside.of_shell(self.tables, event)
             case _:
-                self._of_stores(event)
+                outside.of_stores(self.tables, event)
         return self._leave()
 
     def begin(self, now: float) -> None:
@@ -227,41 +221,6 @@ class Coordinator:
         return self._leave()
 
     # --- one step ---------------------------------------------------------------------------
-
-    def _of_shell(
-        self, event: Identified | Denied | TakesAnswers | StorageTrouble | Behind
-    ) -> None:
-        """What the shell found out."""
-        match event:
-            case Identified(conn, grant, names):
-                connection = self.tables.connections.get(conn)
-                if connection is not None:
-                    connection.grant, connection.names = grant, names
-            case Denied():
-                self.tables.denied += 1
-            case TakesAnswers(conn):
-                connection = self.tables.connections.get(conn)
-                if connection is not None and connection.session is not None:
-                    sessions.heard(self.tables, connection.session)
-            case StorageTrouble(reason):
-                self.tables.read_only = reason
-            case Behind(behind):
-                sessions.fell_behind(self.tables, behind)
-
-    def _of_stores(
-        self, event: StoreReceived | StoreOpened | StoreLost | ListenerOpened | ListenerFailed
-    ) -> None:
-        match event:
-            case StoreReceived():
-                store_clients.received(self.tables, event)
-            case StoreOpened():
-                store_clients.opened(self.tables, event)
-            case StoreLost():
-                store_clients.lost(self.tables, event)
-            case ListenerOpened():
-                stores.listener_opened(self.tables, event)
-            case ListenerFailed():
-                stores.listener_failed(self.tables, event)
 
     def _enter(self, now: float) -> None:
         tables = self.tables

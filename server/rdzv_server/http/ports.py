@@ -3,7 +3,6 @@
 import socket
 from importlib.util import find_spec
 
-from rdzv_server.shell import log
 from rdzv_server.shell.listen import ListenError, bind
 
 OFF = "off"
@@ -33,6 +32,10 @@ def open_sockets(text: str, host: str, main_port: int) -> list[socket.socket]:
     Raises:
         ListenError: it was asked for and cannot be had; or the port is in use.
     """
+    from rdzv_server.shell import (
+        log,  # not for whoever only checks a configuration: it needs structlog
+    )
+
     if text == OFF:
         return []
     missing = [name for name in NEEDS if find_spec(name) is None]

@@ -10,38 +10,25 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from itertools import repeat
+from collections.abc import Callable, Mapping
 
 from rdzv_proto import codec
 from rdzv_proto.auth import Grant
-from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Alive as AliveReply
-from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Error, Welcome
+from rdzv_proto.messages import AnyRequest
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
     Alive,
     Behind,
-    Broadcast,
-    Close,
-    CloseListener,
     Denied,
     Effect,
     Event,
     Identified,
-    ListenerFailed,
-    ListenerOpened,
     Lost,
     Opened,
-    OpenListener,
-    Persist,
-    Release,
-    Report,
     Send,
     StorageTrouble,
-    StoreClose,
-    StoreSend,
 )
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
@@ -49,13 +36,13 @@ from rdzv_server.http.health import Health
 from rdzv_server.shell import log
 from rdzv_server.shell.admission import UNLIMITED, Admission
 from rdzv_server.shell.connection import Connection
+from rdzv_server.shell.doer import Doer
 from rdzv_server.shell.framed import Framed
 from rdzv_server.shell.gate import Delays, Gate
 from rdzv_server.shell.laggards import Laggards
 from rdzv_server.shell.ledger import Ledger
 from rdzv_server.shell.limiter import Limiter
-from rdzv_server.shell.memory import Memory
-from rdzv_server.shell.peer import JOINED_BYTES_MAX, Peer
+from rdzv_server.shell.peer import Peer
 from rdzv_server.shell.portions import Ends, Outbox
 from rdzv_server.shell.store_connection import StoreConnection
 from rdzv_server.shell.store_listener import StorePorts
@@ -68,8 +55,6 @@ SHUTDOWN_S = 2.0
 
 RETRY_AFTER_MS = 500
 """How long clients hold off after that: a restart takes about this long."""
-
-_NOT_LET_IN = (ErrorCode.UNAUTHENTICATED, ErrorCode.NOT_PERMITTED)
 
 
 class Server:
@@ -115,6 +100,7 @@ class Server:
         )
         self._connections: dict[int, Connection] = {}
         self._admission = admission or Admission(UNLIMITED, UNLIMITED)
+        self._doer = Doer(self, self._core, self._connections, self._admission)
         self.stores = StoreSide(self, self._core, self._admission, store_ports or StorePorts())
         self._sockets = 0
         self._next_conn = 0
@@ -134,7 +120,6 @@ class Server:
         """Read from all connections."""
         self._empty = asyncio.Event()
         self._empty.set()
-        self._memory = Memory()
         self._stopped = False
         self._execute(self._core.tick(time.monotonic()))
         if stored is not None and stored.records:
@@ -203,7 +188,7 @@ class Server:
             elif connection.greeted:  # most of the time
                 connection.send(codec.encode(request_id, reply))
             else:
-                self._answer_hello(connection, request_id, reply)
+                self._doer.answer_hello(connection, request_id, reply)
 
     def identified(
         self, connection: Connection, grant: Grant, names: tuple[str, ...] | None
@@ -318,7 +303,7 @@ class Server:
             self._ledger.take(effects)
 
     def _execute_and_flush(self, effects: list[Effect]) -> None:
-        self._do(effects)
+        self._doer.do(effects)
         if not self._in_turn:
             self.flush()
 
@@ -332,75 +317,6 @@ class Server:
             log.event("storage_failed", "error", reason=why, text=text)
         else:
             log.event("storage_works_again", "warning")
-
-    def _do(self, effects: list[Effect]) -> None:
-        answers: list[ListenerOpened | ListenerFailed] = []
-        for effect in effects:
-            match effect:
-                case Send() | Broadcast() | Release() | Close():
-                    self._speak(effect)
-                case Persist():
-                    pass  # the ledger has it
-                case StoreSend() | StoreClose() | CloseListener():
-                    self.stores.execute(effect)
-                case OpenListener(listener):
-                    answers.append(self.stores.listen(listener))
-                case Report():
-                    log.write(effect)
-                    if effect.event == "run_forgotten":
-                        self._memory.freed()
-        for event in answers:
-            self.handle(event)
-
-    def _speak(self, effect: Send | Broadcast | Release | Close) -> None:
-        match effect:
-            case Send(conn, request_id, message):
-                connection = self._connections.get(conn)
-                if connection is None:
-                    return
-                if connection.greeted:
-                    connection.send(codec.encode(request_id, message))
-                else:
-                    self._answer_hello(connection, request_id, message)
-            case Broadcast(conns, push):
-                self._send_frames(zip(conns, repeat(codec.encode(0, push))))
-            case Release(to, reply):
-                tail = codec.encode_tail(reply)
-                self._send_tails(tail, to)
-            case Close(conn, goodbye):
-                connection = self._connections.pop(conn, None)
-                if connection is not None:
-                    connection.goodbye(goodbye)
-
-    def _answer_hello(
-        self, connection: Connection, request_id: int, message: AnyReply | AnyPush
-    ) -> None:
-        match message:
-            case Welcome():
-                message = connection.welcome(message, self._core.run_of(connection.conn))
-                self._admission.greeted(connection)
-            case Error() if message.code in _NOT_LET_IN:
-                connection.deny(request_id, message)
-                return
-        connection.send(codec.encode(request_id, message))
-
-    def _send_tails(self, tail: bytes, to: Iterable[tuple[int, int]]) -> None:
-        """A large tail is shared by all who get it."""
-        for conn, number in to:
-            connection = self._connections.get(conn)
-            if connection is None:
-                continue
-            if len(tail) < JOINED_BYTES_MAX:
-                connection.send(codec.frame(number, tail))
-            else:
-                connection.send(codec.head(number, tail))
-                connection.send(tail)
-
-    def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        for conn, frame in frames:
-            connection = self._connections.get(conn)
-            if connection is not None:
-                connection.send(frame)
 
     def _arm(self) -> None:
         """One timer for everything. A later deadline is found when the present timer fires."""

@@ -33,6 +33,7 @@ class FakeServer:
         self.due: list[tuple[float, Callable[[], None]]] = []
         self.half: dict[object, bool] = {}
         self.laggards = self
+        self.requests = 0
 
     def begin(self) -> None: ...
 

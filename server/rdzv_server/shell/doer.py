@@ -1,0 +1,129 @@
+"""Does what the core wants: speaks on connections, opens and closes ports, writes the log."""
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from rdzv_proto import codec
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import AnyPush, AnyReply, Error, Welcome
+from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.events import (
+    Broadcast,
+    Close,
+    CloseListener,
+    Effect,
+    ListenerFailed,
+    ListenerOpened,
+    OpenListener,
+    Persist,
+    Release,
+    Report,
+    Send,
+    StoreClose,
+    StoreSend,
+)
+from rdzv_server.shell import log
+from rdzv_server.shell.admission import Admission
+from rdzv_server.shell.connection import Connection
+from rdzv_server.shell.memory import Memory
+from rdzv_server.shell.peer import JOINED_BYTES_MAX
+
+if TYPE_CHECKING:
+    from rdzv_server.shell.server import Server
+
+_NOT_LET_IN = (ErrorCode.UNAUTHENTICATED, ErrorCode.NOT_PERMITTED)
+
+
+class Doer:
+    """Executes effects.
+
+    Args:
+        server: whose ports and events these are.
+        core: whose effects these are.
+        connections: by number.
+        admission: the books of all connections.
+    """
+
+    def __init__(
+        self,
+        server: "Server",
+        core: Coordinator,
+        connections: dict[int, Connection],
+        admission: Admission,
+    ) -> None:
+        self._server, self._core = server, core
+        self._connections = connections
+        self._admission = admission
+        self._memory = Memory()
+
+    def do(self, effects: list[Effect]) -> None:
+        """One after the other."""
+        answers: list[ListenerOpened | ListenerFailed] = []
+        for effect in effects:
+            match effect:
+                case Send() | Broadcast() | Release() | Close():
+                    self._speak(effect)
+                case Persist():
+                    pass  # the ledger has it
+                case StoreSend() | StoreClose() | CloseListener():
+                    self._server.stores.execute(effect)
+                case OpenListener(listener):
+                    answers.append(self._server.stores.listen(listener))
+                case Report():
+                    log.write(effect)
+                    if effect.event == "run_forgotten":
+                        self._memory.freed()
+        for event in answers:
+            self._server.handle(event)
+
+    def _speak(self, effect: Send | Broadcast | Release | Close) -> None:
+        match effect:
+            case Send(conn, request_id, message):
+                connection = self._connections.get(conn)
+                if connection is None:
+                    return
+                if connection.greeted:
+                    connection.send(codec.encode(request_id, message))
+                else:
+                    self.answer_hello(connection, request_id, message)
+            case Broadcast(conns, push):
+                self._send_frames(zip(conns, repeat(codec.encode(0, push))))
+            case Release(to, reply):
+                tail = codec.encode_tail(reply)
+                self._send_tails(tail, to)
+            case Close(conn, goodbye):
+                connection = self._connections.pop(conn, None)
+                if connection is not None:
+                    connection.goodbye(goodbye)
+
+    def answer_hello(
+        self, connection: Connection, request_id: int, message: AnyReply | AnyPush
+    ) -> None:
+        """What goes to a connection that was not welcomed yet."""
+        match message:
+            case Welcome():
+                message = connection.welcome(message, self._core.run_of(connection.conn))
+                self._admission.greeted(connection)
+            case Error() if message.code in _NOT_LET_IN:
+                connection.deny(request_id, message)
+                return
+        connection.send(codec.encode(request_id, message))
+
+    def _send_tails(self, tail: bytes, to: Iterable[tuple[int, int]]) -> None:
+        """A large tail is shared by all who get it."""
+        for conn, number in to:
+            connection = self._connections.get(conn)
+            if connection is None:
+                continue
+            if len(tail) < JOINED_BYTES_MAX:
+                connection.send(codec.frame(number, tail))
+            else:
+                connection.send(codec.head(number, tail))
+                connection.send(tail)
+
+    def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
+        for conn, frame in frames:
+            connection = self._connections.get(conn)
+            if connection is not None:
+                connection.send(frame)
