@@ -1,6 +1,6 @@
 """The herd: all connections of one large world break at the same moment, and all nodes come back.
 
-    python -m tests.bench herd [--clients 3000] [--kinds plain,token,mtls] [--rounds 2] [--lease 15]
+    python -m tests.bench herd [--clients 3000] [--kinds plain,token,mtls] [--rounds 2] [--lease 15] [--kill]
 
 Each node is the production client session with its own back-off; several processes share them. Printed: the time
 until all are back, how long a node was away, connection attempts, the server's CPU time, and how many nodes
@@ -70,16 +70,30 @@ class Herd:
             named |= tls | {"tls_server_name": "server"}
         self._credentials = Credentials(**named)
         self._log = open(log, "w")  # noqa: SIM115  (closed in `end`)
+        self._flags = [*flags, "--http-port", "off", "--data-dir", str(log.parent / "state")]
+        self.port = 0
+        self._start()
+        self.told["port"] = self.port
+        self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
+        each = [clients // PROCESSES + (n < clients % PROCESSES) for n in range(PROCESSES)]
+        self._crowds = [self._crowd(sum(each[:n]), each[n]) for n in range(PROCESSES)]
+
+    def _start(self) -> None:
         self.server = subprocess.Popen(
-            [sys.executable, "-m", "rdzv_server", "--port", "0", *flags],
+            [sys.executable, "-m", "rdzv_server", "--port", str(self.port), *self._flags],
             stdout=subprocess.PIPE, stderr=self._log, text=True,
         )  # fmt: skip
         assert self.server.stdout is not None
         ready = dict(part.split("=", 1) for part in self.server.stdout.readline().split()[1:])
-        self.port = self.told["port"] = int(ready["port"])
-        self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
-        each = [clients // PROCESSES + (n < clients % PROCESSES) for n in range(PROCESSES)]
-        self._crowds = [self._crowd(sum(each[:n]), each[n]) for n in range(PROCESSES)]
+        self.port = int(ready["port"])
+
+    def kill(self) -> None:
+        """Kill the server, and start it again on what it stored."""
+        self.server.kill()
+        self.server.wait(10)
+        assert self.server.stdout is not None
+        self.server.stdout.close()
+        self._start()
 
     def _crowd(self, first: int, count: int) -> "subprocess.Popen[str]":
         told = json.dumps(self.told | {"first": first, "count": count})
@@ -153,7 +167,7 @@ def herd(kind: str, clients: int, lease_s: float) -> Iterator[Herd]:
             made.end()
 
 
-def measure(kind: str, clients: int, rounds: int, lease_s: float) -> bool:
+def measure(kind: str, clients: int, rounds: int, lease_s: float, *, kill: bool) -> bool:
     """Print one kind; whether nobody was given up."""
     good = True
     with herd(kind, clients, lease_s) as made:
@@ -163,7 +177,11 @@ def measure(kind: str, clients: int, rounds: int, lease_s: float) -> bool:
         before = made.world()
         for _ in range(rounds):
             cpu_s, began = made.cpu_s, time.monotonic()
-            made.drop()
+            if kill:
+                cpu_s = 0.0
+                made.kill()
+            else:
+                made.drop()
             rows = made.all("back")
             took_s = time.monotonic() - began
             away = sorted(s for row in rows for s in row["away_s"])
@@ -184,8 +202,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kinds", default="plain,token,mtls")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--lease", type=float, default=15.0)
+    parser.add_argument("--kill", action="store_true", help="kill the server instead")
     told = parser.parse_args(arguments)
     good = True
     for kind in told.kinds.split(","):
-        good &= measure(kind, told.clients, told.rounds, told.lease)
+        good &= measure(kind, told.clients, told.rounds, told.lease, kill=told.kill)
     return 0 if good else 1
