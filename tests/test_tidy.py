@@ -58,7 +58,7 @@ RULES = [f"s{n}" for n in (*range(1, 30), 31, 32, 33, 34)] + [
     "l10",
     "l11",
 ]
-THREATS = [n for n in range(1, 25) if n not in (17, 18, 23)]
+THREATS = [n for n in range(1, 25) if n not in (17, 23)]
 """Rows of the threat table whose subject exists: there are no pages and no etcd yet."""
 
 CASES = (

@@ -38,14 +38,6 @@ class Encrypted:
             "--tls-cert", str(self.cert), *more, *flags, credentials=self.looking
         )
 
-    def reload(self) -> None:
-        before = len(self.server.log_lines("reloaded"))
-        self.server.signal(signal.SIGHUP)
-        until(
-            lambda: len(self.server.log_lines("reloaded")) > before, 5,
-            lambda: f"the server has read it again: {self.server.log}",
-        )  # fmt: skip
-
 
 @pytest.fixture
 def encrypted(cluster: "Cluster") -> Encrypted:
@@ -184,7 +176,7 @@ def test_t4_a_new_certificate_is_shown_after_a_reload_and_nodes_stay(
     own = keys.cert("operator")
     before = serial(server, keys.ca_file, own)
     keys.reissue(encrypted.cert, *SERVER_NAMES)
-    encrypted.reload()
+    encrypted.server.reload()
     assert serial(server, keys.ca_file, own) != before
     assert node.ask("set", key="k", value="v")["event"] == "done"
     assert node.number == 1

@@ -1,7 +1,6 @@
 """A token in force: real torchrun jobs get in with it, nobody without, and nobody learns it."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -35,15 +34,6 @@ class Guarded:
         self.server: Server = cluster.server(
             "--token-file", str(self.file), *flags, credentials=self.access, **options
         )
-
-    def reload(self) -> None:
-        """SIGHUP, and wait until it is done."""
-        before = len(self.server.log_lines("reloaded"))
-        self.server.signal(signal.SIGHUP)
-        until(
-            lambda: len(self.server.log_lines("reloaded")) > before, 5,
-            lambda: f"the server has read it again: {self.server.log}",
-        )  # fmt: skip
 
 
 @pytest.fixture
@@ -171,12 +161,12 @@ def test_two_tokens_are_valid_during_a_rotation_and_the_old_one_is_not_after_it(
     cluster.node(server, "job", token_file=str(old)).joined(1, 10)
     new, new_file = keys.master()
     keys.rewrite(file, new, guarded.master)
-    guarded.reload()
+    guarded.server.reload()
     for path in (old, new_file):
         access = Credentials(token_file=str(path))
         assert rdzv(server.endpoint, "status", credentials=access).returncode == 0
     keys.rewrite(file, new)
-    guarded.reload()
+    guarded.server.reload()
     late = rdzv(server.endpoint, "status", credentials=Credentials(token_file=str(old)))
     assert late.returncode == 1
     assert "not in force" in late.stderr
@@ -197,7 +187,7 @@ def test_a_node_takes_the_new_token_when_it_reconnects(
         node.joined(1, 10)
         new, _ = keys.master()
         keys.rewrite(guarded.file, new)
-        guarded.reload()
+        guarded.server.reload()
         keys.rewrite(own, new)
         proxy.drop()
         until(lambda: server.log_lines("node_resumed"), 10, lambda: f"it is back: {server.log}")

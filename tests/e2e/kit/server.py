@@ -92,6 +92,15 @@ class Server:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def reload(self) -> None:
+        """SIGHUP, and wait until files have been read again."""
+        before = len(self.log_lines("reloaded"))
+        self.signal(signal.SIGHUP)
+        until(
+            lambda: len(self.log_lines("reloaded")) > before, 5,
+            lambda: f"the server has read it again: {self.log}",
+        )  # fmt: skip
+
     def kill(self) -> None:
         """SIGKILL, and wait for the end."""
         if self.process is not None:
