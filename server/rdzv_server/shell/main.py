@@ -13,6 +13,7 @@ from rdzv_proto import __version__, codec
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Goodbye
 from rdzv_server.config import Config
+from rdzv_server.core.durable.restoring import UnreadableError
 from rdzv_server.core.settings import Identity
 from rdzv_server.http import ports
 from rdzv_server.http.door import connections_max
@@ -27,7 +28,7 @@ from rdzv_server.shell.listen import listeners
 from rdzv_server.shell.notify import Notifier
 from rdzv_server.shell.server import Server
 from rdzv_server.shell.store_listener import StorePorts
-from rdzv_server.shell.stored import new_epoch, open_stored
+from rdzv_server.shell.stored import new_epoch, open_stored, unreadable
 
 if TYPE_CHECKING:
     from rdzv_server.http.side import Side
@@ -98,16 +99,7 @@ async def _serve(config: Config, opened: Opened) -> int:
         key=secrets.token_bytes(32),
     )
     access, health, notifier = opened.access, Health(), Notifier()
-    server = Server(
-        config.settings("memory" if opened.stored is None else opened.stored.store.name),
-        identity,
-        StorePorts(config.host, *config.store_port_range()),
-        tcpstore=config.tcpstore,
-        gate=None if access.tokens is None else Gate(access.tokens),
-        admission=opened.admission,
-        stored=opened.stored,
-        health=health,
-    )
+    server = _server(config, identity, opened, health)
     side = _side(config, server, opened, health)
     tls = access.tls
     acceptor = Acceptor(
@@ -144,6 +136,24 @@ async def _serve(config: Config, opened: Opened) -> int:
     notifier.stop_watchdog()
     log.event("stopped")
     return 0
+
+
+def _server(config: Config, identity: Identity, opened: Opened, health: Health) -> Server:
+    tokens, stored = opened.access.tokens, opened.stored
+    try:
+        return Server(
+            config.settings("memory" if stored is None else stored.store.name),
+            identity,
+            StorePorts(config.host, *config.store_port_range()),
+            tcpstore=config.tcpstore,
+            gate=None if tokens is None else Gate(tokens),
+            admission=opened.admission,
+            stored=stored,
+            health=health,
+        )
+    except UnreadableError as error:
+        assert stored is not None, "nothing to read"
+        raise unreadable(stored.path, error) from None
 
 
 def _on_signals(
