@@ -25,7 +25,7 @@ from tests.e2e.kit.server import Server
 
 COUNT, RUN_COUNT, MEET = "count", "rounds", "meet"
 
-WAIT_S = 60.0
+WAIT_S = 30.0
 """Of a barrier: for those who come back last."""
 
 
@@ -189,6 +189,10 @@ class HerdLoad:
         told = self._told()
         assert not told["missing"], f"{told['missing']} are not back after {timeout_s:g} s: {told}"
         return [float(seconds) for seconds in told["back"]]
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def stop(self) -> dict[str, Any]:
         """Stop adding; what came of it."""
