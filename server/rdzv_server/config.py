@@ -125,7 +125,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return None
         if service := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
             return Path(service) / DATABASE
-        home = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        home = Path(environ.get("XDG_STATE_HOME", ""))
+        if not home.is_absolute():  # as the XDG specification says
+            try:
+                home = Path.home() / ".local" / "state"
+            except RuntimeError:
+                return None
         return Path(home) / "rdzv" / f"{self.host}-{self.port}".replace("/", "_") / DATABASE
 
     def settings(self, state: str = "memory") -> Settings:

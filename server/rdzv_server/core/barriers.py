@@ -15,7 +15,7 @@ from rdzv_server.core import waits, words
 from rdzv_server.core.durable.saving import OF_GENERATION, OF_RUN
 from rdzv_server.core.model import Generation, Role, Run, Session
 from rdzv_server.core.refusal import Refused
-from rdzv_server.core.rounds import Arrival, Barriers, Terms
+from rdzv_server.core.rounds import Arrival, Barriers, Decision, Terms
 from rdzv_server.core.rounds import Barrier as Rounds
 from rdzv_server.core.tables import Tables
 
@@ -195,7 +195,17 @@ def _new(tables: Tables, run: Run, generation: Generation | None, name: str) -> 
         tables.save("barrier", run.id, scope, gone.name)
         for decision in gone.decisions:
             tables.save("decision", run.id, scope, gone.name, decision.round)
+            _store_apart(tables, decision)
     return barrier
+
+
+def _store_apart(tables: Tables, decision: Decision) -> None:
+    """The decision is forgotten; whoever has not had its reply finds it with his session."""
+    for session_id, request_id in decision.answered:
+        session = tables.sessions.get(session_id)
+        if session is not None and request_id in session.transient:
+            session.transient.discard(request_id)
+            tables.save("reply", session_id, request_id)
 
 
 def scope_of(generation: Generation | None) -> int:
@@ -272,13 +282,16 @@ def _decide(tables: Tables, barrier: Rounds, reply: Released | Error) -> None:
     else:
         tables.totals.rounds_failed += 1
     tables.close_round(barrier)
-    oldest = barrier.decisions[0].round if barrier.decisions else 0
+    kept = barrier.decisions
+    oldest = kept[0] if kept and len(kept) == kept.maxlen else None
     arrivals = barrier.decide(reply)
     _barriers(run, generation).used(barrier)
     scope = scope_of(generation)
     tables.save("barrier", run.id, scope, barrier.name)
-    for number in {oldest, barrier.round - 1} - {0}:
-        tables.save("decision", run.id, scope, barrier.name, number)
+    tables.save("decision", run.id, scope, barrier.name, barrier.round - 1)
+    if oldest is not None:
+        tables.save("decision", run.id, scope, barrier.name, oldest.round)
+        _store_apart(tables, oldest)
     tables.release([(a.session, a.request_id) for a in arrivals], reply, keep=True)
 
 

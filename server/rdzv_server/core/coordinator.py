@@ -13,6 +13,7 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     CloseRun,
+    Error,
     Finished,
     Goodbye,
     Heartbeat,
@@ -164,11 +165,12 @@ class Coordinator:
         if reply is None:
             return None
         session = connection.session
-        if isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved:
+        kept = message.recorded and tables.saves is not None  # it must be stored before it is told
+        if kept or isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved:
             self._reply_among_others(connection, request_id, message, reply)
             return None
         if session is not None:
-            tables.settle(session, request_id, reply, keep=message.recorded)
+            tables.settle(session, request_id, reply, keep=_keeps(message, reply))
         return reply
 
     def outcome(self) -> list[Effect]:
@@ -258,7 +260,7 @@ class Coordinator:
         if session is None:
             tables.effects.append(Send(connection.id, request_id, reply))
         else:
-            tables.answer(session, request_id, reply, keep=message.recorded)
+            tables.answer(session, request_id, reply, keep=_keeps(message, reply))
             if isinstance(reply, Welcome) and reply.resumed:
                 nccl_ends.resumed(tables, session)
 
@@ -345,6 +347,12 @@ class Coordinator:
                 return membership.finished(tables, session, message)
             case Leave():
                 return membership.leave(tables, session, message)
+
+
+def _keeps(message: AnyRequest, reply: AnyReply) -> bool:
+    """Whether a retry gets this reply again. That the server is shutting down is true of this process only."""
+    over = isinstance(reply, Error) and reply.code == ErrorCode.SHUTTING_DOWN
+    return message.recorded and not over
 
 
 def _check_own_run(session: Session, run_id: str) -> None:

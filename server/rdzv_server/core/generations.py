@@ -33,6 +33,10 @@ from rdzv_server.core.views import push_view
 SCALE_UP_MEMORY_S = 600.0
 """Scale-ups within this time lengthen the delay before the next one."""
 
+WORKER_TOKENS_KEPT = 4
+"""Of one node: a generation may have two (one from before a restart of the server), and workers of an older one
+learn that it is over."""
+
 _digest_of = msgspec.msgpack.Encoder().encode
 
 
@@ -93,7 +97,9 @@ def joined(tables: Tables, run: Run, session: Session) -> Joined:
     generation = run.generation
     assert generation is not None, "no generation to assign"
     token = tables.worker_token(run.id, session.node_id, generation.fence)
-    session.worker_hashes = (*session.worker_hashes[-1:], hash_of(token))
+    mine = (generation.fence.generation, hash_of(token))
+    if mine not in session.worker_hashes:
+        session.worker_hashes = (*session.worker_hashes[1 - WORKER_TOKENS_KEPT :], mine)
     tables.save("session", session.id)
     return Joined(
         fence=generation.fence,

@@ -85,8 +85,8 @@ class Session:
     """When a tick found its time up; one more look at the sockets decides (S33)."""
     token_hash: bytes = b""
     """Of the secret that proves this session; the secret itself is nowhere."""
-    worker_hashes: tuple[bytes, ...] = ()
-    """Of the tokens with which this node's workers may attach to its generation."""
+    worker_hashes: tuple[tuple[int, bytes], ...] = ()
+    """Numbers of this node's last generations, and hashes of the tokens with which its workers attach to them."""
     replies: dict[int, AnyReply] = field(default_factory=dict)
     """Recorded replies by request id, until acknowledged (S23)."""
     transient: set[int] = field(default_factory=set)

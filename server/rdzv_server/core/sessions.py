@@ -97,11 +97,13 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
 def _of_its_agent(tables: Tables, hello: HelloWorker) -> bool:
     """The agent got this token, maybe from a server process before this one."""
     agent = tables.nodes.get((hello.run, hello.node_id))
-    run = tables.runs.get(hello.run)
-    if agent is None or run is None or run.fence != hello.fence:
+    if agent is None or hello.fence.epoch != tables.identity.epoch:
         return False
     mine = hash_of(hello.worker_token)
-    return any(hmac.compare_digest(mine, known) for known in agent.worker_hashes)
+    return any(
+        number == hello.fence.generation and hmac.compare_digest(mine, known)
+        for number, known in agent.worker_hashes
+    )
 
 
 def hello_admin(tables: Tables, connection: Connection, hello: HelloAdmin) -> Welcome:

@@ -161,7 +161,7 @@ class Tables:
         if request_id in session.parked:
             session.parked.discard(request_id)
             self.deadlines.cancel(("wait", session.id, request_id))
-        if keep:
+        if keep and session.replies.get(request_id) is not message:
             session.replies[request_id] = message
             if apart or isinstance(message, Joined):
                 session.transient.add(request_id)

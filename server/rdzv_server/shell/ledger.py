@@ -7,10 +7,11 @@ are answered all the same, and the write is tried again until it works (S28).
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from rdzv_server.core.events import Effect, Persist
 from rdzv_server.storage.base import RecordStore, StorageError
@@ -43,7 +44,11 @@ class Ledger:
         self._execute = execute
         self._trouble, self._took = trouble, took
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rdzv-store")
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._closed = False
+        if store is not None:
+            # A daemon: a disk that hangs must not hold up the end of the process.
+            threading.Thread(target=self._work, name="rdzv-store", daemon=True).start()
         self._changes: dict[bytes, bytes | None] = {}
         """Not being written yet."""
         self._waiting: deque[tuple[int, list[Effect]]] = deque()
@@ -61,8 +66,11 @@ class Ledger:
         return not self._busy and not self._changes and not self._waiting
 
     def take(self, effects: list[Effect]) -> None:
-        """Do effects now, or as soon as what they rest on is stored."""
-        if self._store is not None and effects and isinstance(effects[0], Persist):
+        """Do effects now, or as soon as what they rest on is stored; never, if that cannot be any more."""
+        if self._closed:
+            if not (effects and isinstance(effects[0], Persist)):
+                self._execute(effects)
+        elif self._store is not None and effects and isinstance(effects[0], Persist):
             self._changes.update(effects[0].changes)
             self._waiting.append((self._next, effects[1:]))
             self._start()
@@ -72,14 +80,35 @@ class Ledger:
             self._waiting.append((self._next if self._changes else self._next - 1, effects))
 
     async def close(self) -> None:
-        """Store what is left, within a limit."""
+        """Store what is left, within a limit; nothing is stored after that."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._idle.wait(), CLOSE_S)
-        if self._store is not None:
-            await self._loop.run_in_executor(self._thread, self._store.close)
-        self._thread.shutdown(wait=False)
+        self._closed = True
+        if self._store is None:
+            return
+        let_go = asyncio.Event()
+        store = self._store
+
+        def close() -> None:
+            store.close()
+            self._call(let_go.set)
+
+        self._jobs.put(close)
+        self._jobs.put(None)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(let_go.wait(), CLOSE_S)
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """The thread."""
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _call(self, action: Callable[[], object]) -> None:
+        """From the thread: in the loop, if there still is one."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(action)
 
     def _start(self) -> None:
         if not self._busy:
@@ -88,39 +117,44 @@ class Ledger:
             self._loop.call_soon(self._commit)  # with what else comes in this turn
 
     def _commit(self) -> None:
+        if self._closed:
+            return
         changes, self._changes = self._changes, {}
         number, self._next = self._next, self._next + 1
-        done = self._loop.run_in_executor(self._thread, self._write, changes)
-        done.add_done_callback(lambda future: self._done(number, changes, future))
+        self._jobs.put(lambda: self._write(number, changes))
 
-    def _write(self, changes: dict[bytes, bytes | None]) -> None:
+    def _write(self, number: int, changes: dict[bytes, bytes | None]) -> None:
+        """In the thread."""
         assert self._store is not None, "nothing to write to"
         began = time.perf_counter()
-        self._store.commit(changes)
-        self._took(time.perf_counter() - began)
+        try:
+            self._store.commit(changes)
+        except Exception as error:  # noqa: BLE001 (whatever it is, nothing of it was stored)
+            failure = error
+            self._call(lambda: self._not_done(number, changes, failure))
+        else:
+            self._took(time.perf_counter() - began)
+            self._call(lambda: self._done(number))
 
-    def _done(
-        self, number: int, changes: dict[bytes, bytes | None], future: "asyncio.Future[None]"
-    ) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            self._not_done(number, changes, error)
-            return
+    def _done(self, number: int) -> None:
         if self._failed:
             self._failed = False
             self._trouble("")
         self._busy = False
-        self._release(number)
+        try:
+            self._release(number)
+        finally:
+            self._next_one()
+
+    def _next_one(self) -> None:
         if self._changes:
             self._start()
         elif not self._busy:
             self._idle.set()
             if self._store is not None:
-                self._thread.submit(self._store.tidy)
+                self._jobs.put(self._store.tidy)
 
-    def _not_done(
-        self, number: int, changes: dict[bytes, bytes | None], error: BaseException
-    ) -> None:
+    def _not_done(self, number: int, changes: dict[bytes, bytes | None], error: Exception) -> None:
         """None of it is safe: it goes into the next commit, under what came since."""
         self._changes = {**changes, **self._changes}
         self._waiting = deque((max(at, number + 1), effects) for at, effects in self._waiting)

@@ -153,6 +153,7 @@ def _server(config: Config, identity: Identity, opened: Opened, health: Health) 
         )
     except UnreadableError as error:
         assert stored is not None, "nothing to read"
+        stored.store.close()
         raise unreadable(stored.path, error) from None
 
 

@@ -121,9 +121,11 @@ class Server:
         self._empty = asyncio.Event()
         self._empty.set()
         self._stopped = False
-        self._execute(self._core.tick(time.monotonic()))
         if stored is not None and stored.records:
             self._execute(self._core.resume(time.monotonic(), stored.records))
+            stored.records.clear()  # they are state now, and need not be there twice
+        else:
+            self._execute(self._core.tick(time.monotonic()))
         self._arm()
 
     @property

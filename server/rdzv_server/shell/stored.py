@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +22,7 @@ class Stored:
     """A store, and what it held at the start."""
 
     store: RecordStore
-    records: Mapping[bytes, bytes] = field(repr=False)
+    records: dict[bytes, bytes] = field(repr=False)
     path: Path
 
     @property

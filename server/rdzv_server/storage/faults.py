@@ -15,6 +15,8 @@ _ERRNOS: dict[int, Cause] = {
     errno.EPERM: "access",
     errno.EROFS: "access",
     errno.ELOOP: "access",
+    errno.EEXIST: "access",
+    errno.ENOTDIR: "access",
 }
 
 _CODES: dict[int, Cause] = {

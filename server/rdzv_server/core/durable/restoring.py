@@ -28,6 +28,15 @@ RECOVERY_S_PER_SESSION = 0.002
 """A TLS handshake for each, and room (SEMANTICS D5, L7)."""
 
 
+KINDS = frozenset(
+    (
+        "meta", "fenced", "tomb", "run", "generation", "end", "session", "reply", "key", "revision",
+        "barrier", "decision", "nccl",
+    )
+)  # fmt: skip
+"""Of records."""
+
+
 class UnreadableError(Exception):
     """Records that this server does not understand; the text names one."""
 
@@ -50,14 +59,18 @@ def in_new_epoch(records: Mapping[bytes, bytes], epoch: int) -> dict[bytes, byte
         UnreadableError
     """
     changes: dict[bytes, bytes | None] = {}
+    keys = {raw: _key(raw) for raw in records}
+    runs = {key[1] for key in keys.values() if key[0] == "run"}
     for raw, data in records.items():
-        key = stored.key_of(raw)
+        key = keys[raw]
         match key:
             case ("run", _):
                 run = _unpack(key, data, stored.StoredRun)
                 if run.phase != Phase.CLOSED.value:
                     changes[raw] = stored.pack(replace(run, phase=Phase.ENDED.value, formed=0))
-            case ("tomb", _) | (("key" | "revision"), _, 0, *_):
+            case ("tomb", _):
+                pass
+            case (("key" | "revision"), run_id, 0, *_) if run_id in runs:
                 pass
             case _:
                 changes[raw] = None
@@ -79,17 +92,26 @@ def restore(tables: Tables, records: Mapping[bytes, bytes]) -> None:
     """
     by_kind: dict[str, list[tuple[Key, bytes]]] = {}
     for raw, data in sorted(records.items()):
-        try:
-            key = stored.key_of(raw)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise UnreadableError(f"record {raw[:64]!r} has no name that is known") from None
+        key = _key(raw)
         by_kind.setdefault(str(key[0]), []).append((key, data))
         if tables.saves is not None:
             tables.saves.remember(key, data)
     try:
         _fill(tables, by_kind)
-    except (LookupError, TypeError, ValueError, AssertionError, codec.MalformedError) as error:
+    except (
+        LookupError, TypeError, ValueError, AssertionError, codec.MalformedError, Refused,
+    ) as error:  # fmt: skip
         raise UnreadableError(f"the records do not fit together: {error!r}") from None
+
+
+def _key(raw: bytes) -> Key:
+    try:
+        key = stored.key_of(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise UnreadableError(f"record {raw[:64]!r} has no name that is known") from None
+    if key[0] not in KINDS:
+        raise UnreadableError(f"record {key!r} is of a kind that is not known")
+    return key
 
 
 def _fill(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:

@@ -209,7 +209,12 @@ def _session(session: Session) -> stored.StoredSession:
         worker_hashes=list(session.worker_hashes),
         member=None
         if member is None
-        else stored.StoredMember(member.order, member.seat, member.hint, member.finished),
+        else stored.StoredMember(
+            member.order,
+            member.seat,
+            member.hint if member.rival is None else None,  # it is another one's, until he is gone
+            member.finished,
+        ),
     )
 
 

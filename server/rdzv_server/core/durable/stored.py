@@ -41,7 +41,7 @@ class StoredSession(_Stored, frozen=True, array_like=True):
     acknowledged: int
     fence: Fence | None
     rank: int
-    worker_hashes: list[bytes]
+    worker_hashes: list[tuple[int, bytes]]
     member: "StoredMember | None" = None
 
 

@@ -50,7 +50,7 @@ def test_two_keys_never_have_one_name(one: Key, other: Key) -> None:
 RECORDS: list[msgspec.Struct] = [
     stored.StoredMeta(2**63 - 1, 10, 3),
     stored.StoredSession(
-        "node", "r", "n", "name", b"i" * 16, b"h" * 32, 0.2, "client", 5, Fence(1, 2), 3, [b"w" * 32],
+        "node", "r", "n", "name", b"i" * 16, b"h" * 32, 0.2, "client", 5, Fence(1, 2), 3, [(2, b"w" * 32)],
         stored.StoredMember(1, 0, None, True),
     ),
     stored.StoredMember(9, None, 4, False),
