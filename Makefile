@@ -20,7 +20,7 @@ AUDIT_TOOLS := bandit pip-audit uv
 BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
+.PHONY: help demo demo-restart test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
         security disk format clean
 
 help:  ## show the targets
@@ -28,6 +28,9 @@ help:  ## show the targets
 
 demo: $(VENV)/ready-demo  ## a real torchrun job loses a node, re-forms and finishes (a minute)
 	@$(BIN)/python deploy/demo/run.py
+
+demo-restart: $(VENV)/ready-demo  ## the same with a server that is killed and upgraded meanwhile
+	@$(BIN)/python deploy/demo/restart.py
 
 test: check  ## everything that must hold before a change is merged
 	@$(BIN)/python -m pytest -q -rs

@@ -69,7 +69,7 @@ class Engine:
         self.endpoints = list(endpoints)
         self.session = Session(
             hello,
-            random.Random(os.urandom(8)),
+            random.Random(os.urandom(8)),  # nosec B311 (jitter only)
             time.monotonic(),
             connect_timeout_s=connect_timeout_s,
             reconnect_timeout_s=reconnect_timeout_s,

@@ -19,6 +19,11 @@ from rdzv_proto.text import visible
 VALUE_CHARS_SHOWN = 60
 """Of a value in a table; a line should stay a line."""
 
+STORE_LOST = (
+    "master: the workers' store was lost with the server process that served it; "
+    "what runs goes on, the next generation gets a new one"
+)
+
 RANKS_SHOWN_MAX = 16
 """Single ranks and ranges in one line."""
 
@@ -26,7 +31,9 @@ RANKS_SHOWN_MAX = 16
 def lines(status: GenerationStatus) -> str:
     """Everything that is worth a line; empty if nothing is."""
     parts = []
-    if status.master.host or status.store is not None:
+    if status.store_lost:
+        parts.append(STORE_LOST)
+    elif status.master.host or status.store is not None:
         parts.append(_master(status))
     if status.store is not None:
         parts.append(_store(status.store))

@@ -170,7 +170,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
             _C.SHUTTING_DOWN,
             True,
             Retry.LATER,
-            "The server is shutting down and takes no new requests.",
+            "The server is shutting down and lets nobody in; requests of sessions wait for the next server.",
             "Reconnect after the time given; the client library does so by itself.",
             _CONNECTION,
         ),

@@ -881,6 +881,8 @@ class GenerationStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     master_reason: Text = ""
     barriers: list[BarrierStatus] = []
     store: StoreStatus | None = None
+    store_lost: bool = False
+    """The server served one, and it ended with the server process that did."""
     communicators: list[CommunicatorStatus] = []
     probes: list[ProbeStatus] = []
     keys: Count = 0

@@ -173,6 +173,9 @@ class SimServer:
         check_effects(self.core.tables, effects)
         self.monitor.check(self.core.tables)
         self._note_lives()
+        for effect in effects:  # of now: until it is told, a newer process may hold the node id
+            if isinstance(effect, Report) and effect.event == "node_lost":
+                self._node_lost(self._incarnations[effect.node])
         if effects and isinstance(effects[0], Persist):
             if len(self._uncommitted) < 2:  # one is under way; the others go together into the next
                 self._uncommitted.append(({}, []))
@@ -254,8 +257,6 @@ class SimServer:
 
     def _reported(self, report: Report) -> None:
         self._trace(f"report {report.event} {report.node} {report.fields}")
-        if report.event == "node_lost":
-            self._node_lost(self._incarnations[report.node])
 
     def _listen(self, listener: int) -> None:
         """Every run needs a port for each generation; there are few of them, so some must wait."""

@@ -13,7 +13,6 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     CloseRun,
-    Error,
     Finished,
     Goodbye,
     Heartbeat,
@@ -165,18 +164,26 @@ class Coordinator:
         if reply is None:
             return None
         session = connection.session
+        if self.looks(conn, message):
+            return reply
         kept = message.recorded and tables.saves is not None  # it must be stored before it is told
         if kept or isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved:
             self._reply_among_others(connection, request_id, message, reply)
             return None
         if session is not None:
-            tables.settle(session, request_id, reply, keep=_keeps(message, reply))
+            tables.settle(session, request_id, reply, keep=message.recorded)
         return reply
 
     def outcome(self) -> list[Effect]:
         """What came of the requests since the last call, their runs brought to rest."""
         tables = self.tables
         return self._leave() if tables.effects or tables.dirty or tables.unsaved else []
+
+    def looks(self, conn: int, message: AnyRequest) -> bool:
+        """A tool's look at a server that can store nothing now: it is answered at once, for it asks why."""
+        connection = self.tables.connections.get(conn)
+        admin = connection is not None and connection.role is Role.ADMIN
+        return admin and bool(self.tables.read_only) and type(message) is not CloseRun
 
     def run_of(self, conn: int) -> str:
         """Which run a connection belongs to; empty for an admin."""
@@ -209,7 +216,8 @@ class Coordinator:
         return self.tables.clock.monotonic(max(due, self.tables.t + sessions.SOCKET_POLL_S))
 
     def shut_down(self, now: float, retry_after_ms: int) -> list[Effect]:
-        """Tell everyone that the server is going away; refuse what still comes."""
+        """Tell everyone that the server is going away. Who comes after that is refused; what a session still
+        asks gets no answer: it is asked again of the next server, and not failed."""
         self._enter(now)
         tables = self.tables
         tables.shutting_down = True
@@ -260,7 +268,7 @@ class Coordinator:
         if session is None:
             tables.effects.append(Send(connection.id, request_id, reply))
         else:
-            tables.answer(session, request_id, reply, keep=_keeps(message, reply))
+            tables.answer(session, request_id, reply, keep=message.recorded)
             if isinstance(reply, Welcome) and reply.resumed:
                 nccl_ends.resumed(tables, session)
 
@@ -272,6 +280,8 @@ class Coordinator:
         if type(message) not in ALLOWED[connection.role]:
             raise _not_allowed(connection, message)
         if tables.shutting_down and not isinstance(message, Heartbeat):
+            if connection.session is not None:
+                return None  # it stays in flight, and the next server gets it
             raise Refused(ErrorCode.SHUTTING_DOWN, "the server is shutting down")
         handler = dispatch.HANDLERS.get(type(message))
         if handler is not None:  # most requests; the others are told apart below
@@ -347,12 +357,6 @@ class Coordinator:
                 return membership.finished(tables, session, message)
             case Leave():
                 return membership.leave(tables, session, message)
-
-
-def _keeps(message: AnyRequest, reply: AnyReply) -> bool:
-    """Whether a retry gets this reply again. That the server is shutting down is true of this process only."""
-    over = isinstance(reply, Error) and reply.code == ErrorCode.SHUTTING_DOWN
-    return message.recorded and not over
 
 
 def _check_own_run(session: Session, run_id: str) -> None:

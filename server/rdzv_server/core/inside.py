@@ -34,6 +34,7 @@ def show(tables: Tables, grant: Grant, ask: ShowGeneration) -> GenerationStatus:
         master_reason=generation.master_reason,
         barriers=reply.barriers,
         store=store_status.show(tables, run),
+        store_lost=generation.served and generation.store is None and generation is run.live,
         communicators=nccl_ends.show(tables, run) + store_status.communicators(tables, run),
         probes=probes.show(generation),
         keys=len(generation.kv),

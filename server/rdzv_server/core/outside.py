@@ -35,6 +35,8 @@ def of_shell(
                 sessions.heard(tables, connection.session)
         case StorageTrouble(reason):
             tables.read_only = reason
+            if not reason:
+                tables.stored_again_at = tables.t
         case Behind(behind):
             sessions.fell_behind(tables, behind)
 

@@ -2,7 +2,8 @@
 
 A session outlives its connections. A connection that breaks makes it a suspect; it is lost after
 `reconnect_grace`, or a whole lease after that when the connection broke together with most of the run's
-(then it is the network, not the nodes). Silence on a living connection costs the lease. Every expiry is
+(then it is the network, not the nodes). Silence on a living connection costs the lease. While nothing can be stored nobody
+is lost, and everybody has a lease from when it can be again (S28). Every expiry is
 two-phase (S33): a session whose time is up at one tick is given one more poll of the sockets and
 expires at the next. Events are keyed by session, never by node, so that the late end of an old
 process cannot hurt its successor (S6).
@@ -24,6 +25,9 @@ RECOVERY_S_PER_NODE = 0.002
 
 LOST_TOLD_MAX = 16
 """Connections of one moment that the log names one by one; thousands would take longer to write than to lose."""
+
+READ_ONLY_S = 1.0
+"""While nothing can be stored, expiries are looked at again this often: as often as storing is tried."""
 
 SOCKET_POLL_S = 0.001
 """Between the two phases of an expiry: long enough for one more poll of all ready sockets."""
@@ -367,4 +371,6 @@ def _over_at(tables: Tables, session: Session) -> float:
         due = max(since + tables.settings.reconnect_grace_s, session.recover_until)
         if tables.behind:
             due = max(due, lease_end)
-    return due
+    if tables.read_only:  # nobody could be told; and who comes back is not answered, so cannot beat
+        return max(due, tables.t + READ_ONLY_S)
+    return max(due, tables.stored_again_at + session.lease_s)

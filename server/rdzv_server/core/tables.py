@@ -78,6 +78,8 @@ class Tables:
         self.sessions_reserved = 0
         self.read_only = ""
         """Why nothing can be stored now."""
+        self.stored_again_at = float("-inf")
+        """When that was over last."""
         self.behind = False
         """Connections wait to be accepted."""
         self.caught_up_at = float("-inf")

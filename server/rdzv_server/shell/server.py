@@ -185,7 +185,11 @@ class Server:
             if reply is None:
                 if effects := self._core.outcome():
                     self._execute(effects)
-            elif not self._ledger.clean and not isinstance(reply, AliveReply):
+            elif not (
+                self._ledger.clean
+                or isinstance(reply, AliveReply)
+                or self._core.looks(connection.conn, message)
+            ):
                 self._ledger.take([Send(connection.conn, request_id, reply)])
             elif connection.greeted:  # most of the time
                 connection.send(codec.encode(request_id, reply))

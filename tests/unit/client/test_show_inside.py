@@ -61,6 +61,14 @@ def test_the_servers_own_store_shows_who_is_connected_and_who_is_not() -> None:
     )
 
 
+def test_a_store_that_ended_with_its_server_is_said_to_be_lost() -> None:
+    shown = show_inside.lines(
+        GenerationStatus(master=Address(host="10.0.0.1", port=0), store_lost=True)
+    )
+    assert "store was lost" in shown
+    assert "10.0.0.1:0" not in shown
+
+
 def test_a_communicator_line_says_who_has_not_fetched_the_id() -> None:
     row = CommunicatorStatus(
         name="dp", via="broker", state="published", attempt=1, minter="rank 0 on node-0", fetched=3,

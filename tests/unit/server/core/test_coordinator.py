@@ -8,6 +8,7 @@ from rdzv_proto.messages import (
     Error,
     Goodbye,
     Heartbeat,
+    HelloAdmin,
     KvAdd,
     KvNumber,
     Leave,
@@ -41,7 +42,7 @@ def test_the_next_deadline_leaves_time_for_one_more_look_at_the_sockets() -> Non
     assert due >= lab.now + SOCKET_POLL_S
 
 
-def test_shutting_down_tells_every_connection_and_refuses_what_still_comes() -> None:
+def test_shutting_down_tells_every_connection_and_does_nothing_that_still_comes() -> None:
     lab = Lab()
     a, b = lab.world("a", "b", rules=policy(2))
     effects = lab.core.shut_down(lab.now, 500)
@@ -49,9 +50,10 @@ def test_shutting_down_tells_every_connection_and_refuses_what_still_comes() -> 
     assert isinstance(push.message, Goodbye)
     assert (push.message.code, push.message.retry_after_ms) == (ErrorCode.SHUTTING_DOWN, 500)
     assert set(push.conns) == {a.wire.conn, b.wire.conn}
-    reply = a.set("k")
-    assert isinstance(reply, Error)
-    assert reply.code == ErrorCode.SHUTTING_DOWN
+    assert a.set("k") is None, "the next server is asked again"
+    late = lab.send(lab.connect(), 1, HelloAdmin())
+    assert isinstance(late, Error)
+    assert late.code == ErrorCode.SHUTTING_DOWN
     assert a.ask(Heartbeat()) is not None
 
 

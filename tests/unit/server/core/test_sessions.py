@@ -4,6 +4,7 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
+    CloseRun,
     Error,
     Fence,
     Heartbeat,
@@ -11,12 +12,13 @@ from rdzv_proto.messages import (
     HelloWorker,
     Join,
     Resume,
+    ServerStatus,
     Status,
     ViewChanged,
     Welcome,
 )
 from rdzv_server.core.burst import TOGETHER_S
-from rdzv_server.core.events import Behind, Lost
+from rdzv_server.core.events import Behind, Lost, StorageTrouble
 from rdzv_server.core.sessions import RECOVERY_S_PER_NODE
 from rdzv_server.core.settings import Settings
 from tests.lab import EPOCH, RUN, Lab, Node, beat_all, policy
@@ -500,6 +502,41 @@ def test_heartbeats_are_answered() -> None:
     reply = node.ask(Heartbeat())
     assert reply is not None
     assert reply.op == "alive"
+
+
+def test_s28_nobody_is_lost_while_nothing_can_be_stored_and_for_a_lease_after_that() -> None:
+    lab = Lab()
+    a, b, c = (lab.node(name, lease_s=2) for name in "abc")
+    lab.apply(lab.core.handle(lab.now, StorageTrouble("no space")))
+    b.lose()
+    for _ in range(10):  # c is silent: it came back, and could not be answered
+        lab.advance(1.0)
+        a.beat()
+    assert {"b", "c"} <= _living(lab)
+    lab.apply(lab.core.handle(lab.now, StorageTrouble("")))
+    lab.advance(1.0)
+    a.beat()
+    c.beat()
+    assert "b" in _living(lab)
+    lab.advance(1.5)
+    a.beat()
+    assert _living(lab) == {"a", "c"}
+
+
+def test_s28_a_tool_may_look_while_nothing_can_be_stored_and_is_answered_at_once() -> None:
+    lab = Lab()
+    lab.world("a", "b", rules=policy(2))
+    lab.apply(lab.core.handle(lab.now, StorageTrouble("no space")))
+    wire = lab.connect()
+    assert isinstance(lab.core.request(wire.conn, 1, HelloAdmin()), Welcome)
+    reply = lab.core.request(wire.conn, 2, Status())
+    assert isinstance(reply, ServerStatus)
+    assert reply.read_only == "no space"
+    assert lab.core.request(wire.conn, 3, CloseRun(run=RUN)) is None, "a change is not told at once"
+
+
+def _living(lab: Lab) -> set[str]:
+    return {session.node_id for session in lab.core.tables.sessions.values()}
 
 
 def _session(node: Node) -> int:

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from rdzv_proto import codec
-from rdzv_proto.errors import ErrorCode
 from rdzv_proto.framing import PREAMBLE
 from rdzv_proto.messages import (
     Alive,
     Done,
-    Error,
     Goodbye,
     Heartbeat,
     HelloNode,
@@ -475,14 +473,12 @@ def test_records_that_a_server_does_not_understand_are_one_line_and_exit_code_2(
     store.close()
 
 
-def test_the_refusal_of_a_server_that_ends_is_not_stored() -> None:
+def test_what_a_server_that_ends_does_not_answer_is_done_by_the_next_one() -> None:
     """The same without sockets."""
     lab = Lab()
     (a,) = lab.world("a", rules=policy(1))
     lab.apply(lab.core.shut_down(lab.now, 500))
-    refused = a.add("n", request_id=50)
-    assert isinstance(refused, Error)
-    assert refused.code == ErrorCode.SHUTTING_DOWN
+    assert a.add("n", request_id=50) is None, "it stays in flight"
     lab.restart()
     a.resume()
     assert a.add("n", request_id=50) == KvNumber(value=1, revision=1)
