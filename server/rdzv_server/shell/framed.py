@@ -9,6 +9,7 @@ from rdzv_server.shell.turns import (
     NO_RUN,
     OUT_BYTES_MAX,
     PER_CONNECTION_S,
+    STEP,
     UNREAD_BYTES_MAX,
     Budget,
     Share,
@@ -112,12 +113,20 @@ class Framed(Peer):
     def _take_many(self, data: bytes, until: float) -> tuple[int, bool]:
         """Returns how many requests were done, and whether this turn allowed no more."""
         done, more = 0, False
+        allowed = float("inf")
+        if self._budget is not None:
+            self._budget.refill(self._server.now())
+            allowed = max(STEP, self._budget.left)
         bodies = self._frames.split(data)
         try:
             while not self._deaf and (body := next(bodies, None)) is not None:
                 done += 1
                 self.take(body)
-                if self._server.now() >= until or self._out_bytes > OUT_BYTES_MAX:
+                if (
+                    done >= allowed
+                    or self._server.now() >= until
+                    or self._out_bytes > OUT_BYTES_MAX
+                ):
                     more = True
                     break
         finally:

@@ -38,6 +38,10 @@ RATE_PER_S = 5_000
 BURST = 10_000
 """That a session may be ahead of its rate: a rank exchange of the largest world."""
 
+STEP = 50
+"""Requests that a session may do ahead of its rate once its bucket is empty: so it waits 10 ms at a time, not for each
+of them, and never has more done than that."""
+
 
 class Waiting(Protocol):
     """A connection's end."""

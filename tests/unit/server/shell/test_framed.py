@@ -14,6 +14,7 @@ from rdzv_server.shell.turns import (
     PER_CONNECTION_S,
     PER_TURN_S,
     RATE_PER_S,
+    STEP,
     UNREAD_BYTES_MAX,
     Budget,
     Turns,
@@ -213,6 +214,22 @@ def test_l10_those_whom_a_turn_cannot_serve_cost_it_nothing(server: FakeServer) 
     for _ in range(100):
         server.turn()
     assert all(len(connection.taken) == SLICE // 8 for connection in flood)
+
+
+def test_l10_a_session_is_never_ahead_of_its_rate_by_more_than_a_step(
+    server: FakeServer, taker: Taker
+) -> None:
+    """A turn had room for a thousand requests that were done on credit (found by a flood on a busy machine)."""
+    taker.cost_s = 0.0
+    taker.greeted_in("flood")
+    began = server.time
+    taker.work(frames(BURST + 2_000))
+    server.time += 0.001
+    for _ in range(50):
+        server.turn()
+        server.time += 0.01
+        assert len(taker.taken) <= BURST + STEP + (server.time - began) * RATE_PER_S
+    assert len(taker.taken) == BURST + 2_000, "and it gets what is its due"
 
 
 def test_t13_a_turn_ends_when_its_answers_are_large(server: FakeServer, taker: Taker) -> None:
