@@ -30,7 +30,7 @@ demo: $(VENV)/ready-demo  ## a real torchrun job loses a node, re-forms and fini
 	@$(BIN)/python deploy/demo/run.py
 
 demo-restart: $(VENV)/ready-demo  ## the same with a server that is killed and upgraded meanwhile
-	@$(BIN)/python deploy/demo/restart.py
+	@$(BIN)/python deploy/demo/run.py --restart
 
 test: check  ## everything that must hold before a change is merged
 	@$(BIN)/python -m pytest -q -rs

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rdzv_proto import auth
+from rdzv_proto import auth, token_file
 from rdzv_proto.auth import Grant, Token
 from rdzv_proto.text import visible
 
@@ -97,14 +97,9 @@ class Credentials:
         if not self.token_file:
             return []
         try:
-            # Without O_NONBLOCK a FIFO of that name would hold this process for ever.
-            file = os.open(self.token_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            with os.fdopen(file, "rb") as opened:
-                mode = os.fstat(file).st_mode
-                content = opened.read(auth.FILE_BYTES_MAX + 1)
+            return token_file.load(self.token_file)
         except OSError as error:
             raise ValueError(f"token file {self.token_file}: {error.strerror}") from None
-        return auth.read(content or b"", mode, self.token_file)
 
     def token(self, wanted: Grant) -> Token | None:
         """The token to use; None if there is no token file.

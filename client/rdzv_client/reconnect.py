@@ -3,7 +3,8 @@
 import random
 
 from rdzv_client import backoff
-from rdzv_proto.errors import ErrorCode
+from rdzv_proto.errors import ErrorCode, info
+from rdzv_proto.messages import Error
 
 COMPLAIN_S = 5.0
 """One line per this time while the server cannot be reached."""
@@ -51,13 +52,15 @@ class Reconnect:
     def _quick(self) -> bool:
         return self._met and self._failures < len(backoff.QUICK_S)
 
-    def given_up(self, now: float, where: str, last_error: str) -> tuple[ErrorCode, str]:
-        """What it is, and what to say, when patience has ended."""
+    def given_up(self, now: float, where: str, last_error: str) -> Error:
+        """What to say when patience has ended."""
         contact = "lost contact with" if self._met else "cannot reach"
-        return ErrorCode.CONNECTION_LOST, (
+        text = (
             f"{contact} rdzv-server at {where} for {now - self.away_since:.1f} s (limit "
             f"{self.patience_s:g} s); last error: {last_error}"
         )
+        code = ErrorCode.CONNECTION_LOST
+        return Error(code=code, message=text, action=info(code).action)
 
     def met(self) -> None:
         """The server welcomed us."""

@@ -363,8 +363,7 @@ class Session:
             self._over(Error(code=goodbye.code, message=goodbye.message, action=row.action))
 
     def _give_up(self, now: float) -> None:
-        code, text = self.reconnect.given_up(now, self.where, self.last_error)
-        self._over(Error(code=code, message=text, action=info(code).action))
+        self._over(self.reconnect.given_up(now, self.where, self.last_error))
 
     def _over(self, why: Error) -> None:
         self.state, self.failure = State.OVER, why

@@ -123,8 +123,19 @@ class Crew:
 
     def show_status(self) -> None:
         """What `rdzv status` says of the run."""
-        words = ["--server", f"127.0.0.1:{self.port}", "status", RUN]
-        self.screen.command("you", ["rdzv", *words])
+        self.screen.command("you", ["rdzv", *self._status_words()])
+        # The first lines are about the server.
+        _, _, about_the_run = self.ask_status().partition("\n\n")
+        for line in about_the_run.splitlines():
+            self.screen.quote(line)
+
+    def ask_status(self, *options: str) -> str:
+        """What `rdzv status` prints of the run.
+
+        Raises:
+            DemoError: it failed.
+        """
+        words = [*self._status_words(), *options]
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "rdzv_client", *words],
@@ -138,9 +149,10 @@ class Crew:
             ) from None
         if done.returncode:
             raise DemoError(f"`rdzv status` failed: {done.stderr.strip()}", SERVER)
-        _, _, about_the_run = done.stdout.partition("\n\n")  # the first lines are about the server
-        for line in about_the_run.splitlines():
-            self.screen.quote(line)
+        return done.stdout
+
+    def _status_words(self) -> list[str]:
+        return ["--server", f"127.0.0.1:{self.port}", "status", RUN]
 
     # --- following ----------------------------------------------------------------------------
 

@@ -192,7 +192,7 @@ class Story:
         losses = [loss for world in self.job.worlds.values() for loss in world.losses.values()]
         return losses[0], losses[-1]
 
-    def show_timeline(self) -> None:
+    def show_result(self) -> None:
         """The table, and what it says in two sentences."""
         rows = [
             (

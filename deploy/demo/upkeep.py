@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from deploy.demo.crew import SERVER, STATUS_S, Crew, DemoError
+from deploy.demo.crew import SERVER, Crew, DemoError
 from deploy.demo.job import RUN, Job, Told, World
 from deploy.demo.screen import GREEN, RED, YELLOW, Screen
 from deploy.demo.stage import Stage
@@ -102,16 +101,7 @@ class UpkeepCrew(Crew):
 
     def fence(self) -> str:
         """Epoch and generation of the run, as the server tells them to programs."""
-        words = ["--server", f"127.0.0.1:{self.port}", "status", RUN, "--output", "json"]
-        done = subprocess.run(
-            [sys.executable, "-m", "rdzv_client", *words],
-            stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False,
-            timeout=STATUS_S, cwd=self.stage.folder, env=self.stage.environment("status"),
-            start_new_session=True,
-        )  # fmt: skip
-        if done.returncode:
-            raise DemoError(f"`rdzv status` failed: {done.stderr.strip()}", SERVER)
-        (run,) = json.loads(done.stdout)["runs"]
+        (run,) = json.loads(self.ask_status("--output", "json"))["runs"]
         if run["phase"] != "live" or run["participants"] != len(NODES):
             raise DemoError(f"the run is {run['phase']} with {run['participants']} nodes", SERVER)
         return ".".join(map(str, run["fence"]))

@@ -95,7 +95,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: OptionalName
     """`lost`, `failed`, `drained`, `rejoined`, `replaced`, `scale_up`, `closed`, `finished`,
-    and on the client side `server_restarted`, `session_lost`, `fenced`, `disconnected`."""
+    `server_restarted`, and on the client side also `session_lost`, `fenced`, `disconnected`."""
     reason: Text
     """One sentence: who, why, when."""
     node_id: OptionalName = ""

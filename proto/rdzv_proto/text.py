@@ -5,9 +5,6 @@ place of showing, and it also covers what is not a name: keys, what is left of a
 the characters that print as nothing or turn the rest of a line around (Unicode's format class).
 """
 
-SHOWN_CHARS_MAX = 128
-"""Of a string that a client wrote: a pod name with its domain; short in a log line."""
-
 
 def visible(text: str, chars_max: int | None = None) -> str:
     r"""The text with everything that does not print as itself escaped as in Python (`\n`, `\u202e`).

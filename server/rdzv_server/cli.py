@@ -142,6 +142,12 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     help="The same with the file's name, or memory whatever else is set: then a restart ends all generations.",
 )
 @_option(
+    "--force-network-fs",
+    is_flag=True,
+    help="Keep state on a network file system too. SQLite's locks and shared memory may not hold there: a crash "
+    "can lose what was acknowledged.",
+)
+@_option(
     "--repair",
     is_flag=True,
     help="Keep what is whole of a damaged database, say what is lost, and end.",

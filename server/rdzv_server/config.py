@@ -41,6 +41,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`memory` or `sqlite:PATH`; empty: SQLite in the data directory."""
     data_dir: str = ""
     """Empty: see `state_path_default`."""
+    force_network_fs: bool = False
+    """Keep it on a network file system too."""
     reconnect_grace_s: float = 1.0
     scale_up_delay_s: float = 1.0
     run_keep_s: float = 600.0

@@ -26,7 +26,7 @@ from tests.e2e.kit.server import Server
 from tests.e2e.kit.wait import stays, until
 
 STEADY = str(Path(__file__).parent / "kit" / "steady.py")
-DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo" / "restart.py"
+DEMO = Path(__file__).resolve().parents[2] / "deploy" / "demo" / "run.py"
 
 BACK_S = 15.0
 """Patience for all clients to be back. The measured times are printed; the bounds of L7 are for benches."""
@@ -651,7 +651,11 @@ def _read_only(server: Server) -> str:
 def test_the_demo_trains_through_a_kill_and_an_upgrade_of_the_server(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     done = subprocess.run(
-        [sys.executable, str(DEMO)], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, str(DEMO), "--restart"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     words = " ".join(done.stdout.split())

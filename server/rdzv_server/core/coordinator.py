@@ -164,10 +164,11 @@ class Coordinator:
         if reply is None:
             return None
         session = connection.session
-        if self.looks(conn, message):
-            return reply
         kept = message.recorded and tables.saves is not None  # it must be stored before it is told
-        if kept or isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved:
+        among = (
+            kept or isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved
+        )
+        if among and not self.looks(conn, message):
             self._reply_among_others(connection, request_id, message, reply)
             return None
         if session is not None:

@@ -2,8 +2,8 @@
 
 A session outlives its connections. A connection that breaks makes it a suspect; it is lost after
 `reconnect_grace`, or a whole lease after that when the connection broke together with most of the run's
-(then it is the network, not the nodes). Silence on a living connection costs the lease. While nothing can be stored nobody
-is lost, and everybody has a lease from when it can be again (S28). Every expiry is
+(then it is the network, not the nodes). Silence on a living connection costs the lease. While nothing can
+be stored nobody is lost, and everybody has a lease from when it can be again (S28). Every expiry is
 two-phase (S33): a session whose time is up at one tick is given one more poll of the sockets and
 expires at the next. Events are keyed by session, never by node, so that the late end of an old
 process cannot hurt its successor (S6).

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rdzv_server.shell.accept import ACCEPTS_PER_TURN, EXHAUSTED_PAUSE_S, PASSING, TURN_AWAY_PAUSE_S
 from rdzv_server.shell.addresses import host_of
+from rdzv_server.shell.bucket import Bucket
 
 CONNECTIONS_MAX = 64
 """At a time. A probe and a scrape take milliseconds, so this is dozens of each in the same moment."""
@@ -43,30 +44,6 @@ def connections_max(capacity: int) -> int:
     """How many the HTTP side may have, of all connections that the process can have: at most a sixteenth.
     The main port gets the others."""
     return max(1, min(CONNECTIONS_MAX, capacity // 16))
-
-
-class Rate:
-    """A bucket of tokens.
-
-    Args:
-        per_s: that come back.
-        burst: that it holds.
-        now: monotonic seconds.
-    """
-
-    __slots__ = ("_at", "_burst", "_left", "_per_s")
-
-    def __init__(self, per_s: float, burst: float, now: float) -> None:
-        self._per_s, self._burst, self._left, self._at = per_s, burst, burst, now
-
-    def take(self, now: float) -> bool:
-        """Take one, if there is one."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_s)
-        self._at = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
 
 
 class _Cut(NamedTuple):
@@ -106,8 +83,8 @@ class Door:
         self._open: dict[int, _Cut | None] = {}
         """By number; None until the loop has taken it over."""
         self._number = 0
-        self._all = Rate(RATE_ALL_PER_S, BURST_ALL, self._loop.time())
-        self._hosts: dict[str, Rate] = {}
+        self._all = Bucket(RATE_ALL_PER_S, BURST_ALL, self._loop.time())
+        self._hosts: dict[str, Bucket] = {}
         """The one that came last is last."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
@@ -182,7 +159,7 @@ class Door:
 
     def _allowed(self, host: str) -> bool:
         now = self._loop.time()
-        rate = self._hosts.pop(host, None) or Rate(RATE_PER_S, BURST, now)
+        rate = self._hosts.pop(host, None) or Bucket(RATE_PER_S, BURST, now)
         self._hosts[host] = rate
         if len(self._hosts) > HOSTS_KEPT:
             del self._hosts[next(iter(self._hosts))]

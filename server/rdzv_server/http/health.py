@@ -1,4 +1,4 @@
-"""Whether the server serves, and if not, why: what `/readyz`, systemd's status and metrics say alike."""
+"""Whether the server serves, and if not, why: what `/readyz` and metrics say alike."""
 
 from rdzv_proto.text import visible
 

@@ -108,14 +108,14 @@ def _counter(name: str, text: str, value: float) -> Metric:
 
 
 def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=(label,))
-    for each, value in values.items():
-        family.add_metric((each,), value)
-    return family
+    return _filled(CounterMetricFamily(name, text, labels=(label,)), values)
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=(label,))
+    return _filled(GaugeMetricFamily(name, text, labels=(label,)), values)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float]) -> Metric:
     for each, value in values.items():
         family.add_metric((each,), value)
     return family

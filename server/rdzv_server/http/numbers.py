@@ -24,6 +24,7 @@ A client must not be able to make a new series."""
 
 ENDS = (
     "lost", "failed", "drained", "rejoined", "replaced", "scale_up", "closed", "finished",
+    "server_restarted",
 )  # fmt: skip
 """How a generation can end (`rdzv_proto.messages.Ended`)."""
 
@@ -39,26 +40,6 @@ _PHASE = {phase: phase.value for phase in Phase}
 
 PHASES = (*_PHASE.values(), "idle")
 """Of a run, as `rdzv status` calls them; an idle one has keys and nodes have never joined it."""
-
-
-class Totals(Protocol):
-    """What the core counts, since the start."""
-
-    @property
-    def generations_formed(self) -> int:
-        """Of all runs."""
-
-    @property
-    def generations_ended(self) -> Mapping[str, int]:
-        """By kind."""
-
-    @property
-    def rounds_released(self) -> int:
-        """Barrier rounds in which everybody came."""
-
-    @property
-    def rounds_failed(self) -> int:
-        """And those that ended otherwise."""
 
 
 class Commits(Protocol):
@@ -135,7 +116,6 @@ class Sources:
 
     Args:
         tables: of the core.
-        totals: of the core.
         admission: the books of all connections.
         health: of the server.
         requests: how many requests were done, since the start.
@@ -148,7 +128,6 @@ class Sources:
     """
 
     tables: Tables
-    totals: Totals
     admission: Admission
     health: Health
     requests: Callable[[], int]
@@ -161,7 +140,7 @@ class Sources:
 
     def take(self) -> Snapshot:
         """Read everything. With the 1,000 runs that there may be: half a millisecond."""
-        tables, admission, totals = self.tables, self.admission, self.totals
+        tables, admission, totals = self.tables, self.admission, self.tables.totals
         phases, all_runs = dict.fromkeys(PHASES, 0), RunNumbers()
         for run in tables.runs.values():
             phases["idle" if run.policy is None else _PHASE[run.phase]] += 1

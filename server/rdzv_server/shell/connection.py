@@ -7,7 +7,9 @@ ever sees typed messages of those who may come in.
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from rdzv_proto import PROTOCOL_VERSION, codec, limits
 from rdzv_proto.auth import EVERYTHING
@@ -127,9 +129,8 @@ class Connection(Framed):
         self._end_unacknowledged(welcome.lease_ms)
         if self._proof is None:
             return welcome
-        fields: dict[str, Any] = {f: getattr(welcome, f) for f in welcome.__struct_fields__}
         proof, self._proof = self._proof, None
-        return Welcome(**fields | {"proof": proof})
+        return replace(welcome, proof=proof)
 
     def deny(self, request_id: int, error: Error) -> None:
         """Somebody may not come in. He learns it after a while, and until then nothing is read."""

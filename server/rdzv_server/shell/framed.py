@@ -115,7 +115,7 @@ class Framed(Peer):
         done, more = 0, False
         allowed = float("inf")
         if self._budget is not None:
-            self._budget.refill(self._server.now())
+            self._budget.fill(self._server.now())
             allowed = max(STEP, self._budget.left)
         bodies = self._frames.split(data)
         try:

@@ -188,7 +188,6 @@ def _side(config: Config, server: Server, opened: Opened, health: Health) -> "Si
 
     sources = Sources(
         tables=server.tables,
-        totals=server.tables.totals,
         admission=opened.admission,
         health=health,
         requests=lambda: server.requests,

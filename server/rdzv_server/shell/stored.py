@@ -58,7 +58,7 @@ def open_stored(config: Config) -> Stored | None:
     """
     path = config.state_path()
     if path is not None:
-        return _open(path)
+        return _open(path, config)
     path = config.state_path_default(os.environ)
     if path is None:
         if not config.state:
@@ -67,7 +67,7 @@ def open_stored(config: Config) -> Stored | None:
             )
         return None
     try:
-        return _open(path)
+        return _open(path, config)
     except StorageError as error:
         if error.cause not in _NOT_HERE:
             raise
@@ -87,7 +87,7 @@ def mend(config: Config) -> str:
     if path is None:
         raise StorageError("--repair needs --data-dir or --state sqlite:PATH", "access")
     report = repair(path)
-    store = SqliteStore(path)
+    store = SqliteStore(path, force_network_fs=config.force_network_fs)
     try:
         store.commit(restoring.in_new_epoch(store.load(), new_epoch()))
     except restoring.UnreadableError as error:
@@ -97,8 +97,8 @@ def mend(config: Config) -> str:
     return f"{report}\nit goes on in a new epoch: runs, keys of runs and closed runs are kept, generations are over"
 
 
-def _open(path: Path) -> Stored:
-    store = SqliteStore(path)
+def _open(path: Path, config: Config) -> Stored:
+    store = SqliteStore(path, force_network_fs=config.force_network_fs)
     try:
         return Stored(store, store.load(), path)
     except BaseException:

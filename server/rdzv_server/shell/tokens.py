@@ -1,10 +1,9 @@
 """The tokens in force: read from a file, read again when it changes."""
 
-import os
 import secrets
 from pathlib import Path
 
-from rdzv_proto import auth
+from rdzv_proto import auth, token_file
 from rdzv_proto.auth import EVERYTHING, Grant, Token
 
 
@@ -53,12 +52,9 @@ class TokenBook:
 
     def _read(self) -> list[Token]:
         try:
-            with open(self.path, "rb") as file:
-                content = file.read(auth.FILE_BYTES_MAX + 1)
-                mode = os.fstat(file.fileno()).st_mode
+            return token_file.load(str(self.path))
         except OSError as error:
             raise ValueError(
                 f"cannot read token file {self.path}: {error.strerror or error} (`rdzv token new > "
                 f"{self.path}` makes one)"
             ) from None
-        return auth.read(content, mode, str(self.path))

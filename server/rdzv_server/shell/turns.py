@@ -9,6 +9,8 @@ import weakref
 from collections import deque
 from typing import Protocol
 
+from rdzv_server.shell.bucket import Bucket
+
 PER_CONNECTION_S = 0.005
 """Of one connection in a turn."""
 
@@ -116,17 +118,15 @@ class Turns:
         self._exhausted = 0
 
 
-class Budget:
-    """The rate of one session, as a bucket of tokens."""
+class Budget(Bucket):
+    """The rate of one session."""
 
-    __slots__ = ("_at", "left")
+    __slots__ = ()
 
     def __init__(self, now: float) -> None:
-        self.left = float(BURST)
-        self._at = now
+        super().__init__(RATE_PER_S, BURST, now)
 
     def refill(self, now: float) -> float:
         """After `left` has fallen below 0: seconds to wait until it is 0 again, 0 for none."""
-        self.left = min(self.left + (now - self._at) * RATE_PER_S, float(BURST))
-        self._at = now
+        self.fill(now)
         return max(0.0, -self.left / RATE_PER_S)

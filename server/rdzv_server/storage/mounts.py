@@ -7,22 +7,28 @@ from pathlib import Path
 from rdzv_server.storage.base import StorageError
 
 _NETWORK = frozenset(
-    (
-        *(
-            "9p",
-            "afs",
-            "beegfs",
-            "ceph",
-            "cifs",
-            "coda",
-            "gfs2",
-            "glusterfs",
-            "gpfs",
-            "lustre",
-            "ncpfs",
-        ),
-        *("nfs", "nfs4", "ocfs2", "orangefs", "panfs", "smb3", "smbfs", "virtiofs", "wekafs"),
-    )
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "panfs",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+        "wekafs",
+    ]
 )
 """Shared with other machines, or with a host: locks and shared memory may hold in one kernel only."""
 

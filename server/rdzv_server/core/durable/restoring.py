@@ -22,11 +22,8 @@ from rdzv_server.core.nccl.ids import Group, Record, Shape, State
 from rdzv_server.core.ranks import Seat
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier, Barriers, Decision, Terms
+from rdzv_server.core.sessions import RECOVERY_S_PER_NODE
 from rdzv_server.core.tables import Tables
-
-RECOVERY_S_PER_SESSION = 0.002
-"""A TLS handshake for each, and room (SEMANTICS D5, L7)."""
-
 
 KINDS = frozenset(
     (
@@ -184,7 +181,7 @@ def _generation(tables: Tables, run: Run, record: stored.StoredGeneration) -> Ge
 
 
 def _sessions(tables: Tables, rows: list[tuple[Key, bytes]]) -> None:
-    recovery_s = len(rows) * RECOVERY_S_PER_SESSION
+    recovery_s = len(rows) * RECOVERY_S_PER_NODE
     members: list[tuple[Run, Session, stored.StoredMember]] = []
     for key, data in rows:
         record = _unpack(key, data, stored.StoredSession)

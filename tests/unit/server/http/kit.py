@@ -2,23 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rdzv_server.http.health import Health
 from rdzv_server.http.numbers import Sources
 from rdzv_server.shell.admission import Admission
 from tests.lab import Lab
 from tests.unit.server.shell.waiting import PATIENCE_S
-
-
-@dataclass
-class Totals:
-    """What the core counts."""
-
-    generations_formed: int = 0
-    generations_ended: dict[str, int] = field(default_factory=dict)
-    rounds_released: int = 0
-    rounds_failed: int = 0
 
 
 def serving() -> Health:
@@ -31,7 +21,6 @@ def sources(lab: Lab | None = None, **more: object) -> Sources:
     """Of a server that serves; runs are those of the laboratory."""
     given: dict[str, object] = {
         "tables": (lab or Lab()).core.tables,
-        "totals": Totals(),
         "admission": Admission(1_000),
         "health": serving(),
         "requests": lambda: 0,

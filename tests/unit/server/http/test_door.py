@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from rdzv_server.http import door
-from rdzv_server.http.door import CONNECTIONS_MAX, Door, Gone, Rate, connections_max
+from rdzv_server.http.door import CONNECTIONS_MAX, Door, Gone, connections_max
 from rdzv_server.shell.listen import bind
 from tests.unit.server.http.kit import Log
 from tests.unit.server.shell.waiting import PATIENCE_S, pause, until
@@ -180,14 +180,6 @@ async def test_closing_with_nobody_there_takes_no_time(make: Open) -> None:
     before = loop.time()
     await made.close(5)
     assert loop.time() - before < 2
-
-
-def test_a_rate_gives_a_burst_and_then_so_many_a_second() -> None:
-    rate = Rate(2.0, 3, 100.0)
-    assert [rate.take(100.0) for _ in range(4)] == [True, True, True, False]
-    assert not rate.take(100.4)
-    assert rate.take(100.6)
-    assert [rate.take(200.0) for _ in range(4)] == [True, True, True, False]
 
 
 def test_the_share_of_all_descriptors_is_small_and_never_none() -> None:

@@ -1,10 +1,14 @@
 """What a snapshot of a server holds."""
 
+import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from rdzv_proto import messages
+from rdzv_server import core
 from rdzv_server.core.model import Run
+from rdzv_server.core.totals import Totals
 from rdzv_server.http.buckets import COMMIT_S, Buckets
 from rdzv_server.http.health import Health
 from rdzv_server.http.numbers import (
@@ -17,7 +21,7 @@ from rdzv_server.http.numbers import (
     named,
 )
 from tests.lab import Lab, policy
-from tests.unit.server.http.kit import Totals, sources
+from tests.unit.server.http.kit import sources
 
 
 class Commits:
@@ -94,6 +98,14 @@ def test_the_kinds_are_those_that_the_protocol_names_for_the_server() -> None:
     assert told.count("`") == 2 * len(ENDS)
 
 
+def test_every_kind_that_the_server_writes_is_told_apart() -> None:
+    (folder,) = core.__path__
+    sources = [path.read_text() for path in Path(folder).rglob("*.py")]
+    kinds = {kind for text in sources for kind in re.findall(r'kind="(\w+)"', text)}
+    assert kinds
+    assert kinds <= set(ENDS)
+
+
 def test_refusals_are_a_closed_list() -> None:
     taken = sources(refusals={"slow_reader": 4, "run_forgotten": 9}).take()
     assert taken.refusals["slow_reader"] == 4
@@ -116,8 +128,8 @@ def test_totals_stalls_and_denials_come_from_where_they_are_counted() -> None:
     lab.advance(1)
     lab.stall(3)
     lab.core.tables.denied = 7
-    totals = Totals(5, {"lost": 2}, 11, 12)
-    taken = sources(lab, totals=totals, requests=lambda: 99).take()
+    lab.core.tables.totals = Totals(5, Counter({"lost": 2}), 11, 12)
+    taken = sources(lab, requests=lambda: 99).take()
     assert taken.stalls == 1
     assert 2.5 < taken.stalled_s <= 3
     assert taken.uptime_s > 3.9

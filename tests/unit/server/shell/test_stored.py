@@ -32,6 +32,7 @@ from rdzv_server.shell import stored as module
 from rdzv_server.shell.listen import listeners
 from rdzv_server.shell.server import Server
 from rdzv_server.shell.stored import CommitNumbers, Stored, mend, new_epoch, open_stored
+from rdzv_server.storage import mounts
 from rdzv_server.storage.base import Cause, StorageError
 from rdzv_server.storage.sqlite import SqliteStore
 from tests.lab import EPOCH, RUN, Lab, policy
@@ -161,7 +162,7 @@ def test_a_usual_place_that_cannot_be_used_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     lines: list[tuple[str, str, dict[str, object]]],
 ) -> None:
-    def refuse(path: Path) -> SqliteStore:
+    def refuse(path: Path, *, force_network_fs: bool) -> SqliteStore:
         raise StorageError(f"{path}: not for you", cause)
 
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
@@ -173,6 +174,22 @@ def test_a_usual_place_that_cannot_be_used_is_a_warning(
     assert "--data-dir" in str(more["text"])
     with pytest.raises(StorageError):  # but not where it was asked for
         open_stored(Config(data_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_a_network_file_system_is_taken_only_when_that_is_asked_for(
+    forced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "is_network", lambda kind: True)
+    config = Config(data_dir=str(tmp_path), force_network_fs=forced)
+    if forced:
+        found = open_stored(config)
+        assert found is not None
+        found.store.close()
+        assert "kept" in mend(config)
+    else:
+        with pytest.raises(StorageError, match="--force-network-fs"):
+            open_stored(config)
 
 
 def test_a_file_where_the_folder_should_be_is_no_fault_of_the_disk(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,12 @@ def test_t20_a_file_that_is_missing_or_open_to_others_is_refused(path: Path) -> 
         TokenBook(path)
     write(path, A).chmod(0o644)
     with pytest.raises(ValueError, match="chmod 600"):
+        TokenBook(path)
+
+
+def test_a_pipe_in_its_place_is_refused_and_holds_up_nobody(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+    with pytest.raises(ValueError, match="no ordinary file"):
         TokenBook(path)
 
 
