@@ -18,6 +18,7 @@ from tests.e2e.kit.netns import Net
 from tests.e2e.kit.processes import MARKER
 from tests.e2e.kit.server import Server
 from tests.e2e.kit.wait import until
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Cluster
@@ -125,8 +126,7 @@ def test_a_restart_never_reads_the_keys_of_the_attempt_before(cluster: "Cluster"
 @pytest.mark.skipif(torch_version().startswith("2.6."), reason="measured with torch 2.13 and 2.14")
 def test_torch_s_own_backend_does_read_them(cluster: "Cluster") -> None:
     """The reason for a store of its own for each generation. If this fails, torch has mended it."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     agents = pair(
         cluster, f"127.0.0.1:{port}", "stale", str(cluster.folder), script=RESTART, restarts=3,
         backend="c10d",
@@ -136,8 +136,7 @@ def test_torch_s_own_backend_does_read_them(cluster: "Cluster") -> None:
 
 
 def test_the_store_can_have_a_range_of_ports(cluster: "Cluster") -> None:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        low = sock.getsockname()[1]
+    low = free_port()
     server = cluster.server("--store-ports", f"{low}-{low}")
     first = pair(cluster, server, "one", "gloo", "sleep=60", **SERVED)
     until(lambda: good(first, "all_reduce") == [True, True], 60, "the first job runs")

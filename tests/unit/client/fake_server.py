@@ -107,12 +107,12 @@ class Peer:
     def cut(self) -> None:
         """End the connection from the server's side."""
         with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
+            self._shut(socket.SHUT_RDWR)
 
     def reset(self) -> None:
         """End it with a reset, as the kernel does for a process that left bytes unread."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.sock.shutdown(socket.SHUT_RD)  # wakes the thread; says nothing to the other side
+        self._shut(socket.SHUT_RD)  # wakes the thread; says nothing to the other side
         self._thread.join(PATIENCE_S)
         self.sock.close()
 
@@ -120,6 +120,11 @@ class Peer:
         self.cut()
         self._thread.join(PATIENCE_S)
         self.sock.close()
+
+    def _shut(self, how: int) -> None:
+        """The socket's own shutdown: that of TLS makes a plain socket of it, and the thread would read
+        what is still encrypted as frames."""
+        socket.socket.shutdown(self.sock, how)
 
     def _serve(self) -> None:
         greeting, frames = b"", FrameBuffer(limits.FRAME_BYTES_MAX)

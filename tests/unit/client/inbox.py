@@ -1,10 +1,9 @@
 """What tests of the engine and its clients need: an engine, replies, ports, signals."""
 
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
@@ -55,13 +54,6 @@ class Inbox:
     def wait(self) -> AnyReply:
         assert self._there.wait(PATIENCE_S), "no reply"
         return self.replies[0]
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def signal_in_join(monkeypatch: pytest.MonkeyPatch, server: FakeServer, number: int) -> None:

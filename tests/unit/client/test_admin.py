@@ -22,8 +22,8 @@ from rdzv_proto.messages import (
     RunStatus,
     Status,
 )
+from tests.ports import free_port
 from tests.unit.client.fake_server import PATIENCE_S, FakeServer
-from tests.unit.client.inbox import free_port
 
 
 @pytest.fixture

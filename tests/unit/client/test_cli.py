@@ -24,8 +24,8 @@ from rdzv_proto.messages import (
     RunStatus,
     ShowGeneration,
 )
+from tests.ports import free_port
 from tests.unit.client.fake_server import FakeServer
-from tests.unit.client.inbox import free_port
 
 LLAMA = RunStatus(
     run="llama", phase="live", fence=Fence(7, 3), policy=Policy(min_nodes=2, max_nodes=2),

@@ -9,8 +9,8 @@ import pytest
 
 from rdzv_client import dial
 from rdzv_client.endpoint import Endpoint
+from tests.ports import free_port
 from tests.unit.client.fake_server import PATIENCE_S
-from tests.unit.client.inbox import free_port
 
 
 def test_a_connection_blocks_nobody_and_delays_no_small_frame() -> None:

@@ -10,9 +10,10 @@ import pytest
 from rdzv_client import backoff, reconnect
 from rdzv_client.endpoint import Endpoint
 from rdzv_proto.messages import Done, Error, HelloNode, Join
+from tests.ports import free_port
 from tests.unit.client.driver import JOIN
 from tests.unit.client.fake_server import PATIENCE_S, FakeServer
-from tests.unit.client.inbox import Inbox, engine_to, free_port
+from tests.unit.client.inbox import Inbox, engine_to
 
 
 @pytest.fixture

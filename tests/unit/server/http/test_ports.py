@@ -10,6 +10,7 @@ from rdzv_server.http import ports
 from rdzv_server.http.ports import NEEDS, check, open_sockets
 from rdzv_server.shell import log
 from rdzv_server.shell.listen import ListenError
+from tests.ports import free_port, free_ports
 
 
 @contextlib.contextmanager
@@ -36,15 +37,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "find_spec", lambda name: None)
 
 
-def free() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def test_the_default_is_one_above_the_main_port() -> None:
-    main = free()
+    main, _ = free_ports(2)
     with opened("", main) as found:
         assert found == [main + 1]
 
@@ -56,7 +50,7 @@ def test_beside_any_free_port_the_default_is_any_free_port() -> None:
 
 
 def test_a_port_can_be_named_or_left_open() -> None:
-    port = free()
+    port = free_port()
     with opened(str(port), 29500) as found:
         assert found == [port]
     with opened("0", 29500) as found:

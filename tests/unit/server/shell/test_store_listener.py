@@ -13,6 +13,7 @@ from rdzv_server.shell.accept import Acceptor, Reporter
 from rdzv_server.shell.admission import Admission
 from rdzv_server.shell.store_connection import StoreConnection
 from rdzv_server.shell.store_listener import NoPortError, StoreListeners, StorePorts
+from tests.ports import free_ports
 from tests.unit.server.shell.waiting import PATIENCE_S, pause, until
 
 
@@ -28,24 +29,6 @@ class Accepted(asyncio.Protocol):
 
     def abort(self) -> None:
         """Nothing is left to cut."""
-
-
-def free_ports(count: int) -> tuple[int, int]:
-    """Neighbouring ports that nobody has right now."""
-    for low in range(21_000, 32_000, count):
-        socks = []
-        try:
-            for port in range(low, low + count):
-                sock = socket.socket()
-                socks.append(sock)
-                sock.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        finally:
-            for sock in socks:
-                sock.close()
-        return low, low + count - 1
-    raise AssertionError("no neighbouring free ports")
 
 
 @pytest.fixture
