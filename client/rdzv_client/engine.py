@@ -26,6 +26,7 @@ from rdzv_client.reports import Reports
 from rdzv_client.revocations import Revocations
 from rdzv_client.session import Hello, Session
 from rdzv_client.session_events import Answered, Event, State, StateChanged
+from rdzv_client.targets import Targets
 from rdzv_client.tls import DistrustError
 from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin, NcclRevoked, View
@@ -48,7 +49,7 @@ class Engine:
 
     Args:
         hello: how to introduce itself.
-        endpoints: servers, tried in turn.
+        endpoints: servers, tried in turn; one that stands by names the one that leads.
         access: what to show them, and what to demand of them.
         connect_timeout_s: patience before the first contact.
         reconnect_timeout_s: patience after a contact was lost.
@@ -83,7 +84,7 @@ class Engine:
         self._lock = threading.Lock()
         self._callbacks: dict[int, Callback] = {}
         self._connection: Connection | None = None
-        self._turn = 0
+        self._targets = Targets(self.endpoints)
         self._stopping = False
         self._ended = False
         """The thread hands out nothing any more."""
@@ -250,9 +251,12 @@ class Engine:
 
     def _connect(self) -> None:
         """One attempt: resolve the name afresh, try its addresses in turn."""
-        to = self.endpoints[self._turn % len(self.endpoints)]
-        self._turn += 1
         with self._lock:
+            if (leader := self.session.take_redirect()) is not None:
+                self._targets.redirected(leader)
+            elif self.session.silent:
+                self._targets.silent()
+            to = self._targets.next()
             patience_s = self.session.reconnect.attempt_s
             self.session.connecting()
         try:
@@ -340,6 +344,8 @@ class Engine:
         if isinstance(event, View):
             self._on_view(event)
         elif isinstance(event, StateChanged) and event.state is not State.SUSPENDED:
+            if event.state is State.CONNECTED:
+                self._targets.welcomed()
             self._connected.set()
 
     def progress_over(self) -> None:

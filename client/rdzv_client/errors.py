@@ -15,7 +15,7 @@ RdzvError
   Timeout
     JoinTimeout, WaitTimeout, RequestTimeout, BarrierTimeout, IdTimeout
   Unreachable
-    ConnectionLost, ShuttingDown, ServerBusy, Superseded
+    ConnectionLost, ShuttingDown, ServerBusy, NotLeader, Superseded
 """
 
 from typing import ClassVar
@@ -139,6 +139,12 @@ class ServerBusy(Unreachable):
     """The server has no room for another connection."""
 
     code = ErrorCode.SERVER_BUSY
+
+
+class NotLeader(Unreachable):
+    """The server stands by for another one, and nobody who leads could be reached."""
+
+    code = ErrorCode.NOT_LEADER
 
 
 class InternalServerError(RdzvError):

@@ -10,6 +10,10 @@ COMPLAIN_S = 5.0
 """One line per this time while the server cannot be reached."""
 
 
+REDIRECT_S = 1.0
+"""A client is sent on at once so often; less than a server that stands by lets it wait (`HOLD_S` there)."""
+
+
 class Reconnect:
     """Plans connection attempts. Pure; times are monotonic seconds.
 
@@ -28,6 +32,7 @@ class Reconnect:
         self._reconnect_timeout_s = reconnect_timeout_s
         self._failures = 0
         self._met = False
+        self._redirected_at = -REDIRECT_S + now
         self.away_since = now
         self.attempt_at: float | None = now
         """When the next attempt is due; None while one is under way, or no more."""
@@ -77,6 +82,16 @@ class Reconnect:
         """An attempt came to nothing."""
         self._failures += 1
         self._plan(now)
+
+    def redirected(self, now: float) -> None:
+        """The attempt came to a server that stands by and named the one that leads: go there at once. When that
+        one is gone, servers that stand by let us wait with them; two who send us to each other do not."""
+        if now - self._redirected_at < REDIRECT_S:
+            self.failed(now)
+            return
+        self._redirected_at = now
+        self._failures = min(self._failures, 1)
+        self.attempt_at = now
 
     def hold_off(self, now: float, pause_s: float) -> None:
         """The server asked for a pause; half of it again is jitter."""

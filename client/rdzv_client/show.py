@@ -37,9 +37,10 @@ def server_lines(where: str, status: ServerStatus, round_trip_s: float) -> str:
     """Two lines about the server itself, and one more if it cannot store anything."""
     trouble = f"\nREAD-ONLY: {status.read_only}" if status.read_only else ""
     refused = f" · {status.denied} refused for their credentials" if status.denied else ""
+    leads = f" · leads as {status.leader}" if status.leader else ""
     return (
         f"server {where} · {status.server} · protocol {status.protocol} · instance "
-        f"{status.instance} · epoch {status.epoch} · state {status.state} · up "
+        f"{status.instance} · epoch {status.epoch} · state {status.state}{leads} · up "
         f"{duration(status.uptime_ms)}\n"
         f"{_count(status.runs, 'run')} · {_count(status.sessions, 'session')} · "
         f"{_count(status.connections, 'connection')} · stalled {_count(status.stalls, 'time')} "

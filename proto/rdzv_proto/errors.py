@@ -62,6 +62,7 @@ class ErrorCode(enum.IntEnum):
     UNROUTABLE_ROOT = 35
     SERVER_BUSY = 36
     NOT_PERMITTED = 37
+    NOT_LEADER = 38
     CONNECTION_LOST = 101
     REQUEST_TIMEOUT = 102
 
@@ -403,6 +404,15 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
             Retry.NO,
             "The token does not allow this operation.",
             "Use a token whose scope (read, join, admin) includes it.",
+            _CONNECTION,
+        ),
+        ErrorInfo(
+            _C.NOT_LEADER,
+            True,
+            Retry.LATER,
+            "This server stands by: another one of its cluster leads, or none does yet.",
+            "Nothing: the client library follows to the leader. If none is named for long, look at etcd and "
+            "at the log of the servers.",
             _CONNECTION,
         ),
         ErrorInfo(

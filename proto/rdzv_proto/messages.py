@@ -751,7 +751,7 @@ class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     instance: OptionalName
     epoch: Count
     state: OptionalName
-    """Where state is kept: `memory` or `sqlite`."""
+    """Where state is kept: `memory`, `sqlite` or `etcd`."""
     uptime_ms: Ms = 0
     stalls: Count = 0
     """Times the server itself did not run, none of which was charged to a session."""
@@ -764,6 +764,8 @@ class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """Attempts to get in with a wrong token, proof or certificate."""
     read_only: Text = ""
     """Why nothing can be stored now; nothing is acknowledged meanwhile."""
+    leader: Text = ""
+    """Own address of a server that leads a cluster (`etcd`); empty where there is only one."""
 
 
 class ListRuns(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -954,6 +956,8 @@ class Goodbye(Push, frozen=True, kw_only=True, omit_defaults=True):
     code: int
     message: str
     retry_after_ms: Ms = 0
+    leader: Text = ""
+    """With NOT_LEADER: who leads, as HOST:PORT; empty if nobody does yet."""
 
 
 AnyRequest = (

@@ -138,8 +138,57 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     "--state",
     default="",
     show_default=False,
-    metavar="memory|sqlite:PATH",
-    help="The same with the file's name, or memory whatever else is set: then a restart ends all generations.",
+    metavar="memory|sqlite:PATH|etcd://…",
+    help="The same with the file's name, or memory whatever else is set: then a restart ends all generations. "
+    "etcd://HOST:PORT[,HOST:PORT…]/PREFIX keeps it in etcd: servers on different machines with the same one are a "
+    "cluster. One leads, the others stand by and send clients to it.",
+)
+@_option(
+    "--advertise",
+    default="",
+    show_default=False,
+    metavar="HOST[:PORT]",
+    help="With etcd: where clients find this server; by default --host and --port.",
+)
+@_option(
+    "--leader-lease",
+    type=Duration(),
+    default="5s",
+    help="With etcd: a leader that is not heard of for so long is replaced. Whole seconds, 2s to 60s.",
+)
+@_option(
+    "--cluster-id",
+    default="rdzv",
+    help="With etcd: name of the cluster; servers with another one are refused at this prefix.",
+)
+@_option(
+    "--etcd-ca",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Speak TLS with etcd, and trust these authorities (PEM).",
+)
+@_option(
+    "--etcd-cert",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Client certificate for etcd (PEM).",
+)
+@_option(
+    "--etcd-key",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Its private key, unless that is in the same file.",
+)
+@_option("--etcd-user", default="", show_default=False, metavar="NAME", help="User of etcd.")
+@_option(
+    "--etcd-password-file",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="File with that user's password.",
 )
 @_option(
     "--force-network-fs",
@@ -206,7 +255,7 @@ def command(**options: Any) -> None:
     SIGTERM or SIGINT shuts it down in order; a second one at once.
     """
     only_repair = options.pop("repair")
-    for name in ("reconnect_grace", "scale_up_delay", "run_keep"):
+    for name in ("reconnect_grace", "scale_up_delay", "run_keep", "leader_lease"):
         options[f"{name}_s"] = options.pop(name)
     config = Config(**options)
     try:

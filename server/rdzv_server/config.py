@@ -10,9 +10,16 @@ import msgspec
 from rdzv_proto import PORT_DEFAULT
 from rdzv_server.core.settings import Settings
 from rdzv_server.http import ports
+from rdzv_server.storage.etcd import place
+from rdzv_server.storage.etcd.place import SCHEME, Credentials, Place
 
 DATABASE = "rdzv.db"
 """In a data directory."""
+
+WILDCARDS = frozenset(("0.0.0.0", "::", ""))  # nosec B104 (compared with, not listened on)
+
+LEADER_LEASE_S_MIN, LEADER_LEASE_S_MAX = 2, 60
+"""etcd grants no shorter one with its usual settings; with a longer one a job waits too long for a new leader."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,11 +45,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """`LOW-HIGH`, or empty: any free ports."""
     tcpstore: bool = False
     state: str = ""
-    """`memory` or `sqlite:PATH`; empty: SQLite in the data directory."""
+    """`memory`, `sqlite:PATH` or `etcd://HOST:PORT,…/PREFIX`; empty: SQLite in the data directory."""
     data_dir: str = ""
     """Empty: see `state_path_default`."""
     force_network_fs: bool = False
     """Keep it on a network file system too."""
+    advertise: str = ""
+    """HOST or HOST:PORT that clients are sent to; empty: `host` and `port`."""
+    leader_lease_s: float = 5.0
+    cluster_id: str = "rdzv"
+    etcd_ca: str = ""
+    etcd_cert: str = ""
+    etcd_key: str = ""
+    etcd_user: str = ""
+    etcd_password_file: str = ""
     reconnect_grace_s: float = 1.0
     scale_up_delay_s: float = 1.0
     run_keep_s: float = 600.0
@@ -105,6 +121,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             ValueError: that is no way to keep state, or two ways.
         """
+        if self.state.startswith(SCHEME):
+            self._check_etcd()
+            return None
         if not self.state or self.state == "memory":
             return Path(self.data_dir) / DATABASE if self.data_dir and not self.state else None
         if self.data_dir:
@@ -113,8 +132,66 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         kind, _, path = self.state.partition(":")
         if kind != "sqlite" or not path:
-            raise ValueError(f"--state {self.state}: must be memory or sqlite:PATH")
+            raise ValueError(
+                f"--state {self.state}: must be memory, sqlite:PATH or etcd://HOST:PORT[,…]/PREFIX"
+            )
         return Path(path)
+
+    def etcd_place(self) -> Place | None:
+        """The part of etcd that was named; None: none was.
+
+        Raises:
+            ValueError: that is none.
+        """
+        return place.parse(self.state) if self.state.startswith(SCHEME) else None
+
+    def etcd_credentials(self) -> Credentials:
+        """How to get into etcd."""
+        ca, cert, key, password = (
+            Path(p) if p else None
+            for p in (self.etcd_ca, self.etcd_cert, self.etcd_key, self.etcd_password_file)
+        )
+        return Credentials(ca, cert, key, self.etcd_user, password)
+
+    def address(self) -> str:
+        """Where clients find this server, as HOST:PORT."""
+        host = self.advertise or self.host
+        if host.startswith("[") or host.count(":") == 1:
+            return host if not host.endswith("]") else f"{host}:{self.port}"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def _check_etcd(self) -> None:
+        """Settings of a cluster of servers.
+
+        Raises:
+            ValueError
+        """
+        place.parse(self.state)
+        if self.data_dir:
+            raise ValueError(
+                "--state and --data-dir both say where state is kept; give one of them"
+            )
+        if not self.port:
+            raise ValueError(
+                "--port 0 goes not together with --state etcd://: clients must know the addresses of all "
+                "servers beforehand"
+            )
+        if not self.advertise and self.host in WILDCARDS:
+            raise ValueError(
+                f"--host {self.host} with --state etcd:// needs --advertise HOST: clients are sent to the "
+                "server that leads, and it cannot be known by that address"
+            )
+        if not LEADER_LEASE_S_MIN <= self.leader_lease_s <= LEADER_LEASE_S_MAX:
+            raise ValueError(
+                f"--leader-lease {self.leader_lease_s:g}s: must be from {LEADER_LEASE_S_MIN}s to "
+                f"{LEADER_LEASE_S_MAX}s"
+            )
+        if not self.cluster_id or not self.cluster_id.isprintable():
+            raise ValueError("--cluster-id must be a name")
+        if self.etcd_key and not self.etcd_cert:
+            raise ValueError("--etcd-key needs --etcd-cert")
+        if bool(self.etcd_user) != bool(self.etcd_password_file):
+            raise ValueError("--etcd-user and --etcd-password-file go together")
 
     def state_path_default(self, environ: Mapping[str, str]) -> Path | None:
         """Where state is kept if nothing was said: a folder of the service, or of the user, for each address.
@@ -150,4 +227,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             run_keep_s=self.run_keep_s,
             guarded=bool(self.token_file),
             state=state,
+            leader=self.address() if self.state.startswith(SCHEME) else "",
         )

@@ -26,6 +26,8 @@ class Settings:
     may connect to its workers' store."""
     state: str = "memory"
     """Where state is kept, for people."""
+    leader: str = ""
+    """Own address, where servers of a cluster take turns; for people too."""
     lease_s_min: float = 0.2
     """Below this a lease is shorter than two ticks and an ordinary hiccup costs a restart."""
     lease_s_max: float = 3600.0

@@ -27,6 +27,7 @@ def server_status(tables: Tables, grant: Grant) -> ServerStatus:
         instance=tables.identity.instance,
         epoch=tables.identity.epoch,
         state=tables.settings.state,
+        leader=tables.settings.leader,
         read_only=tables.read_only[: limits.TEXT_CHARS_MAX],
         uptime_ms=_ms(tables.t - started + tables.clock.stalled_s),
         stalls=tables.clock.stalls,

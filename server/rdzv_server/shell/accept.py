@@ -20,7 +20,7 @@ from rdzv_server.shell.addresses import host_of, shown
 from rdzv_server.shell.admission import Admission
 
 if TYPE_CHECKING:
-    from rdzv_server.shell.peer import Peer
+    from rdzv_server.shell.peer import End
 
 ACCEPTS_PER_TURN = 64
 """Of one socket. About 4 ms of work (measured: 53 µs each on uvloop), then members get their turn."""
@@ -95,7 +95,7 @@ class Acceptor:
     def __init__(
         self,
         sockets: Sequence[socket.socket],
-        protocol: Callable[[], "Peer"],
+        protocol: Callable[[], "End"],
         admission: Admission,
         report: Reporter,
         *,
@@ -120,9 +120,9 @@ class Acceptor:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting = False
         """For room."""
-        self._arriving: dict[Peer, asyncio.Task[None]] = {}
+        self._arriving: dict[End, asyncio.Task[None]] = {}
         """Accepted, not yet in the hands of its protocol: in a handshake, mostly. Oldest first."""
-        self._untouched: dict[Peer, socket.socket] = {}
+        self._untouched: dict[End, socket.socket] = {}
         """Of these, the ones that the loop has not taken over."""
         self._pressed_at: float | None = None
         """When there was no room the last time."""
@@ -286,7 +286,7 @@ class Acceptor:
         self._admission.opened(peer, host_of(address), now, abort)
         task.add_done_callback(partial(self._arrived, peer))
 
-    async def _arrive(self, peer: "Peer", sock: socket.socket, name: str) -> None:
+    async def _arrive(self, peer: "End", sock: socket.socket, name: str) -> None:
         """Give a connection to its protocol, after the handshake if there is one."""
         context = None if self._tls is None else self._tls()
         del self._untouched[peer]
@@ -307,7 +307,7 @@ class Acceptor:
         if context is not None:
             self._report("handshake_failed", "warning", {"peer": name, "reason": reason})
 
-    def _arrived(self, peer: "Peer", task: "asyncio.Task[None]") -> None:
+    def _arrived(self, peer: "End", task: "asyncio.Task[None]") -> None:
         """It is with its protocol, or it is gone."""
         del self._arriving[peer]
         sock = self._untouched.pop(peer, None)

@@ -98,6 +98,13 @@ class Ledger:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(let_go.wait(), CLOSE_S)
 
+    def abandon(self) -> None:
+        """Store and tell nothing any more, whatever waits: another server leads."""
+        self._closed = True
+        self._changes.clear()
+        self._waiting.clear()
+        self._jobs.put(None)
+
     # --- inside -------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -137,6 +144,8 @@ class Ledger:
             self._call(lambda: self._done(number))
 
     def _done(self, number: int) -> None:
+        if self._closed:
+            return
         if self._failed:
             self._failed = False
             self._trouble("")
@@ -156,6 +165,8 @@ class Ledger:
 
     def _not_done(self, number: int, changes: dict[bytes, bytes | None], error: Exception) -> None:
         """None of it is safe: it goes into the next commit, under what came since."""
+        if self._closed:
+            return
         self._changes = {**changes, **self._changes}
         self._waiting = deque((max(at, number + 1), effects) for at, effects in self._waiting)
         text = str(error) if isinstance(error, StorageError) else repr(error)

@@ -21,7 +21,15 @@ CLOSE_S = 1.0
 that has vanished."""
 
 
-class Peer(asyncio.Protocol):
+class End(asyncio.Protocol):
+    """The server's end of any accepted connection."""
+
+    def abort(self) -> None:
+        """Cut the connection now."""
+        raise NotImplementedError
+
+
+class Peer(End):
     """One connection.
 
     Args:

@@ -9,8 +9,7 @@ import contextlib
 import random
 import secrets
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from rdzv_proto import codec
 from rdzv_proto.auth import Grant
@@ -41,7 +40,7 @@ from rdzv_server.shell.framed import Framed
 from rdzv_server.shell.gate import Delays, Gate
 from rdzv_server.shell.laggards import Laggards
 from rdzv_server.shell.ledger import Ledger
-from rdzv_server.shell.limiter import Limiter
+from rdzv_server.shell.limiter import Lines
 from rdzv_server.shell.peer import Peer
 from rdzv_server.shell.portions import Ends, Outbox
 from rdzv_server.shell.store_connection import StoreConnection
@@ -49,6 +48,7 @@ from rdzv_server.shell.store_listener import StorePorts
 from rdzv_server.shell.store_side import StoreSide
 from rdzv_server.shell.stored import CommitNumbers, Stored
 from rdzv_server.shell.turns import Turns
+from rdzv_server.storage.lead import Lead
 
 SHUTDOWN_S = 2.0
 """Clients get this long to read that the server is going away."""
@@ -69,6 +69,8 @@ class Server:
         admission: the books of all connections; by default nothing is limited.
         stored: where state is kept, and what was there; None: it ends with the process.
         health: told whether state can be stored.
+        lead: that this server leads; when it ends, nothing more is said to anybody. By default for ever.
+        lines: about what comes from outside, for the log.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class Server:
         admission: Admission | None = None,
         stored: Stored | None = None,
         health: Health | None = None,
+        lead: Lead | None = None,
+        lines: Lines | None = None,
     ) -> None:
         self.version = identity.version
         self.tcpstore = tcpstore
@@ -91,6 +95,8 @@ class Server:
         self._delays = Delays(random.Random(secrets.token_bytes(8)))  # nosec B311 (jitter only)
         self._core = Coordinator(settings, identity, durable=stored is not None)
         self._health = health or Health()
+        self._lead = lead or Lead()
+        self.lines = lines or Lines()
         self.commits = CommitNumbers()
         self._ledger = Ledger(
             None if stored is None else stored.store,
@@ -99,6 +105,8 @@ class Server:
             self.commits.took,
         )
         self._connections: dict[int, Connection] = {}
+        self._unopened: set[Connection] = set()
+        """Without their preamble."""
         self._admission = admission or Admission(UNLIMITED, UNLIMITED)
         self._doer = Doer(self, self._core, self._connections, self._admission)
         self.stores = StoreSide(self, self._core, self._admission, store_ports or StorePorts())
@@ -113,9 +121,6 @@ class Server:
         self._ends = Ends(self._loop.call_soon, self.now, self.lost)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._limiters: dict[str, Limiter] = {}
-        self.told: Counter[str] = Counter()
-        """Events that `tell` was given, let through or not."""
         self.requests = 0
         """Read from all connections."""
         self._empty = asyncio.Event()
@@ -142,11 +147,17 @@ class Server:
         self._next_conn += 1
         return self._next_conn
 
-    async def shut_down(self) -> None:
-        """Tell everyone, give them a moment to read it, and cut what is left."""
+    async def shut_down(self, resign: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Tell everyone, give them a moment to read it, and cut what is left.
+
+        Args:
+            resign: called when everything is stored.
+        """
         self._execute(self._core.shut_down(time.monotonic(), RETRY_AFTER_MS))
         self.flush()
         await self._ledger.close()
+        if resign is not None:
+            await resign()
         for connection in list(self._connections.values()):
             connection.finish()
         self.stores.close_all()
@@ -156,16 +167,44 @@ class Server:
         if self._timer is not None:
             self._timer.cancel()
 
+    async def abandon(self) -> None:
+        """Another server leads: say nothing more, to anybody, and drop everybody (S30)."""
+        self._go_silent()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), SHUTDOWN_S)
+
+    def _go_silent(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        self._ledger.abandon()
+        for connection in (*self._connections.values(), *self._unopened):
+            connection.abort()
+        self._connections.clear()
+        self.stores.close_all()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _leads(self) -> float | None:
+        """The time, if anything may still be said at this time."""
+        now = time.monotonic()
+        if self._lead.lapsed(now):
+            self._go_silent()
+            return None
+        return now
+
     # --- from connections ---------------------------------------------------------------------
 
     def connected(self, connection: Connection) -> asyncio.TimerHandle:
         """A socket was accepted; returns the timer of its preamble."""
         self.count(1)
+        self._unopened.add(connection)
         patience_s = self._core.tables.settings.hello_timeout_s
         return self._loop.call_later(patience_s, connection.expect_preamble)
 
     def opened(self, connection: Connection) -> None:
         """A good preamble came."""
+        self._unopened.discard(connection)
         self._connections[connection.conn] = connection
         event = Opened(connection.conn, connection.peer_host, connection.local_host)
         self.handle(event)
@@ -175,7 +214,8 @@ class Server:
         timer looked at once, when they are through."""
         if not self._in_turn:
             self._in_turn = True
-            self._core.begin(time.monotonic())
+            if (now := self._leads()) is not None:
+                self._core.begin(now)
             self._loop.call_soon(self._turn_over)
 
     def received(self, connection: Connection, request_id: int, message: AnyRequest) -> None:
@@ -229,21 +269,14 @@ class Server:
     def disconnected(self, connection: Connection, reason: str) -> None:
         """The socket is closed."""
         self._admission.closed(connection)
+        self._unopened.discard(connection)
         self.count(-1)
         if connection.conn in self._connections:
             self._ends.add(connection, reason)
 
     def refused(self, connection: Peer, event: str, text: str) -> None:
         """Something from outside that nobody asked for: at most one line a second of each kind."""
-        self.tell(event, "warning", {"peer": connection.peer, "reason": text})
-
-    def tell(self, event: str, level: str, fields: Mapping[str, object]) -> None:
-        """A line for the log, at most one a second of each event."""
-        self.told[event] += 1
-        held = self._limiters.setdefault(event, Limiter()).pass_at(time.monotonic())
-        if held is not None:
-            more = {"suppressed": held} if held else {}
-            log.event(event, level, **fields, **more)
+        self.lines.tell(event, "warning", {"peer": connection.peer, "reason": text})
 
     def to_flush(self, connection: Peer) -> None:
         """The connection has something queued."""
@@ -295,13 +328,15 @@ class Server:
     def handed_over(self, connection: Connection, store: StoreConnection) -> None:
         """It turned out to be a TCPStore client's: its socket is counted there from now on."""
         self._admission.handed_over(connection, store)
+        self._unopened.discard(connection)
         self.count(-1)
 
     # --- effects and time ---------------------------------------------------------------------
 
     def handle(self, event: Event) -> None:
         """Tell the core."""
-        self._execute(self._core.handle(time.monotonic(), event))
+        if (now := self._leads()) is not None:
+            self._execute(self._core.handle(now, event))
 
     def _execute(self, effects: list[Effect]) -> None:
         """Do effects as soon as what they rest on is safe: at once, mostly."""
@@ -309,6 +344,8 @@ class Server:
             self._ledger.take(effects)
 
     def _execute_and_flush(self, effects: list[Effect]) -> None:
+        if self._leads() is None:
+            return
         self._doer.do(effects)
         if not self._in_turn:
             self.flush()
@@ -339,6 +376,8 @@ class Server:
 
     def _tick(self) -> None:
         self._timer = None
+        if self._leads() is None:
+            return
         # uvloop's timers fire up to a millisecond early; the core must find its deadline due.
         self._execute(self._core.tick(max(time.monotonic(), self._timer_at)))
         self.flush()

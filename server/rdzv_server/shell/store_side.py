@@ -38,7 +38,7 @@ class StoreSide:
         self._core = core
         self._admission = admission
         self._connections: dict[int, StoreConnection] = {}
-        self._listeners = StoreListeners(ports, self.protocol, admission, server.tell)
+        self._listeners = StoreListeners(ports, self.protocol, admission, server.lines.tell)
 
     def protocol(self, listener: int) -> StoreConnection:
         """The end of a new client's connection."""

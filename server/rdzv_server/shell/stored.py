@@ -23,7 +23,8 @@ class Stored:
 
     store: RecordStore
     records: dict[bytes, bytes] = field(repr=False)
-    path: Path
+    place: str
+    """For people."""
 
     @property
     def epoch(self) -> int | None:
@@ -35,7 +36,7 @@ class Stored:
         try:
             return restoring.epoch_of(self.records)
         except restoring.UnreadableError as error:
-            raise unreadable(self.path, error) from None
+            raise unreadable(self.place, error) from None
 
 
 @dataclass
@@ -91,7 +92,7 @@ def mend(config: Config) -> str:
     try:
         store.commit(restoring.in_new_epoch(store.load(), new_epoch()))
     except restoring.UnreadableError as error:
-        raise unreadable(path, error) from None
+        raise unreadable(str(path), error) from None
     finally:
         store.close()
     return f"{report}\nit goes on in a new epoch: runs, keys of runs and closed runs are kept, generations are over"
@@ -100,15 +101,15 @@ def mend(config: Config) -> str:
 def _open(path: Path, config: Config) -> Stored:
     store = SqliteStore(path, force_network_fs=config.force_network_fs)
     try:
-        return Stored(store, store.load(), path)
+        return Stored(store, store.load(), str(path))
     except BaseException:
         store.close()
         raise
 
 
-def unreadable(path: Path, error: Exception) -> StorageError:
-    """The file is whole, and means nothing to this server."""
-    return StorageError(f"{path}: {error}; was it written by another version?", "newer")
+def unreadable(place: str, error: Exception) -> StorageError:
+    """It is whole, and means nothing to this server."""
+    return StorageError(f"{place}: {error}; was it written by another version?", "newer")
 
 
 def new_epoch() -> int:

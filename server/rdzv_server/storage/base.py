@@ -11,7 +11,8 @@ Cause = Literal[
     "io",  # the device or the file system failed
     "corrupt",  # what is stored is not what was written
     "lost",  # what is stored is whole, but older than what was acknowledged
-    "owned",  # another server has it open
+    "owned",  # another server, or another cluster, has it
+    "deposed",  # another server of this cluster leads by now
     "busy",  # another program holds a lock on it
     "access",  # rights, owner, a symbolic link, a read-only file system
     "network",  # a file system that cannot keep it safe

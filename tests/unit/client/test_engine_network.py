@@ -9,7 +9,8 @@ import pytest
 
 from rdzv_client import backoff, reconnect
 from rdzv_client.endpoint import Endpoint
-from rdzv_proto.messages import Done, Error, HelloNode, Join
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import Done, Error, Goodbye, HelloNode, Join
 from tests.ports import free_port
 from tests.unit.client.driver import JOIN
 from tests.unit.client.fake_server import PATIENCE_S, FakeServer
@@ -59,6 +60,19 @@ def test_servers_are_tried_in_turn(server: FakeServer) -> None:
         assert made.wait_connected(PATIENCE_S)
         assert made.session.connected_now
         assert made.session.where.endswith(server.address)
+
+
+def test_a_server_that_stands_by_is_left_for_the_one_that_leads(server: FakeServer) -> None:
+    with FakeServer() as second:
+        bye = Goodbye(code=ErrorCode.NOT_LEADER, message="it stands by", leader=server.address)
+        second.on(HelloNode, lambda hello: second.push(bye))
+        with engine_to(second.address) as made:
+            assert made.wait_connected(PATIENCE_S)
+            assert made.session.connected_now
+            assert len(second.all(HelloNode)) == 1
+            server.peers[-1].cut()
+            server.wait_for(HelloNode, 2)
+            assert len(second.all(HelloNode)) == 1, "the leader is asked first when contact breaks"
 
 
 def test_nobody_there_ends_with_the_endpoint_and_the_reason(server: FakeServer) -> None:

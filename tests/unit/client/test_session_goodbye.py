@@ -47,6 +47,45 @@ def test_nothing_behind_a_goodbye_counts() -> None:
     assert [i for i, _ in driver.welcome(resumed=True)] == [join], "it is asked again"
 
 
+def stands_by(leader: str = "b:2") -> Goodbye:
+    return Goodbye(code=ErrorCode.NOT_LEADER, message="b:2 leads", leader=leader)
+
+
+def test_a_server_that_stands_by_sends_on_to_the_leader_at_once() -> None:
+    driver = Driver()
+    driver.connect()
+    driver.say(0, stands_by())
+    driver.hang_up()
+    assert driver.session.reconnect.attempt_at == driver.now
+    assert driver.session.take_redirect() == "b:2"
+    assert driver.session.take_redirect() is None, "it is followed once"
+
+
+def test_servers_that_send_a_client_to_each_other_do_not_keep_it_busy() -> None:
+    driver = Driver()
+    pauses = []
+    for _ in range(8):
+        driver.connect()
+        driver.say(0, stands_by())
+        driver.hang_up()
+        at = driver.session.reconnect.attempt_at
+        assert at is not None
+        pauses.append(at - driver.now)
+    assert pauses[0] == 0
+    assert all(pauses[1:]), "every further one is an attempt that failed"
+
+
+def test_without_a_leader_the_others_are_asked_after_a_pause() -> None:
+    driver = Driver()
+    driver.connect()
+    driver.say(0, stands_by(leader=""))
+    driver.hang_up()
+    at = driver.session.reconnect.attempt_at
+    assert at is not None
+    assert at > driver.now
+    assert driver.session.take_redirect() is None
+
+
 @pytest.mark.parametrize(
     "code",
     [ErrorCode.SESSION_LOST, ErrorCode.SUPERSEDED, ErrorCode.INTERNAL, 999],

@@ -153,7 +153,7 @@ def test_the_document_has_every_key_even_where_nothing_is_known() -> None:
     assert set(data) == {"server", "runs"}
     assert set(data["server"]) == {
         "server", "protocol", "instance", "epoch", "state", "uptime_ms", "stalls", "stalled_ms",
-        "connections", "sessions", "runs", "denied", "read_only", "address", "round_trip_ms",
+        "connections", "sessions", "runs", "denied", "read_only", "leader", "address", "round_trip_ms",
     }  # fmt: skip
     assert set(data["runs"][0]) == {
         "run", "phase", "phase_age_ms", "fence", "policy", "members", "member_count",

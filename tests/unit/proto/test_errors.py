@@ -47,7 +47,7 @@ def test_codes_on_the_wire_never_change() -> None:
         "BARRIER_TIMEOUT": 9, "BARRIER_MISMATCH": 10, "BAD_ROUND": 16, "BARRIER_BROKEN": 26,
         "ID_MISMATCH": 27, "NCCL_VERSION_MISMATCH": 28, "DUPLICATE_ID": 29, "MINTER_LOST": 30,
         "MINT_FAILED": 31, "ID_FAILED": 32, "ID_TIMEOUT": 33, "ALREADY_USED": 34,
-        "UNROUTABLE_ROOT": 35, "SERVER_BUSY": 36, "NOT_PERMITTED": 37,
+        "UNROUTABLE_ROOT": 35, "SERVER_BUSY": 36, "NOT_PERMITTED": 37, "NOT_LEADER": 38,
     }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""State in etcd, and whose turn it is to serve: several servers, of which one leads."""
