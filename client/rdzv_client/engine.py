@@ -252,11 +252,7 @@ class Engine:
     def _connect(self) -> None:
         """One attempt: resolve the name afresh, try its addresses in turn."""
         with self._lock:
-            if (leader := self.session.take_redirect()) is not None:
-                self._targets.redirected(leader)
-            elif self.session.silent:
-                self._targets.silent()
-            to = self._targets.next()
+            to = self._targets.next(self.session.reconnect)
             patience_s = self.session.reconnect.attempt_s
             self.session.connecting()
         try:

@@ -33,6 +33,10 @@ class Reconnect:
         self._failures = 0
         self._met = False
         self._redirected_at = -REDIRECT_S + now
+        self.leader = ""
+        """Who leads (HOST:PORT), if the last server stands by and said so."""
+        self.silent = False
+        """The last connection ended because the server did not answer."""
         self.away_since = now
         self.attempt_at: float | None = now
         """When the next attempt is due; None while one is under way, or no more."""
@@ -79,19 +83,14 @@ class Reconnect:
         self._plan(now)
 
     def failed(self, now: float) -> None:
-        """An attempt came to nothing."""
+        """An attempt came to nothing, or to a server that stands by: then go on at once to the one that it named.
+        When that one is gone, servers that stand by let us wait with them; two who send us to each other do not."""
+        if self.leader and now - self._redirected_at >= REDIRECT_S:
+            self._redirected_at = self.attempt_at = now
+            self._failures = min(self._failures, 1)
+            return
         self._failures += 1
         self._plan(now)
-
-    def redirected(self, now: float) -> None:
-        """The attempt came to a server that stands by and named the one that leads: go there at once. When that
-        one is gone, servers that stand by let us wait with them; two who send us to each other do not."""
-        if now - self._redirected_at < REDIRECT_S:
-            self.failed(now)
-            return
-        self._redirected_at = now
-        self._failures = min(self._failures, 1)
-        self.attempt_at = now
 
     def hold_off(self, now: float, pause_s: float) -> None:
         """The server asked for a pause; half of it again is jitter."""

@@ -86,8 +86,6 @@ class Session:
         self.failure: Error | None = None
         """Why the session is over."""
         self.wants_disconnect = False
-        self.silent = False
-        """The last connection ended because the server did not answer."""
         self._in_flight = InFlight()
         self._out: list[bytes] = []
         self._events: list[Event] = []
@@ -99,8 +97,6 @@ class Session:
         self._resume: Resume | None = None
         self._beats = Heartbeats()
         self._pause_s = 0.0
-        self._redirect: str | None = None
-        """Who leads, if the last server said that another one does."""
 
     # --- what the user of the session does ----------------------------------------------------
 
@@ -154,11 +150,6 @@ class Session:
         events, self._events = self._events, []
         return events
 
-    def take_redirect(self) -> str | None:
-        """Where to go next (HOST:PORT), if a server that stands by said so; returned once."""
-        redirect, self._redirect = self._redirect, None
-        return redirect
-
     def next_deadline(self) -> float | None:
         """When `tick` is due, in monotonic seconds."""
         times = [self._hello_until, self._beats.due_at, self._beats.overdue_at]
@@ -172,7 +163,7 @@ class Session:
     def connecting(self) -> None:
         """A connection attempt starts."""
         self.reconnect.attempt_at = None
-        self.silent = self.wants_disconnect = False
+        self.wants_disconnect = False
 
     def connected(self, now: float, prover: Prover | None = None) -> None:
         """The connection stands: introduce ourselves, with proof if that is asked for."""
@@ -195,10 +186,8 @@ class Session:
             self.state = State.SUSPENDED
             self.reconnect.broke(now)
             self._events.append(StateChanged(State.SUSPENDED, reason))
-        elif self._redirect is None:
-            self.reconnect.failed(now)
         else:
-            self.reconnect.redirected(now)
+            self.reconnect.failed(now)
         if self._pause_s:
             self.reconnect.hold_off(now, self._pause_s)
             self._pause_s = 0.0
@@ -252,7 +241,7 @@ class Session:
         beats = self._beats
         if beats.overdue_at is not None and now >= beats.overdue_at:
             self.last_error = f"no answer to a heartbeat for {beats.answer_s:.1f} s"
-            self.silent = self.wants_disconnect = True
+            self.reconnect.silent = self.wants_disconnect = True
         elif beats.due_at is not None and now >= beats.due_at:
             self._beat(now)
 
@@ -370,7 +359,7 @@ class Session:
         self._pause_s = goodbye.retry_after_ms / 1000
         self.wants_disconnect = True
         if goodbye.code == ErrorCode.NOT_LEADER:
-            self._redirect = goodbye.leader or None
+            self.reconnect.leader = goodbye.leader
         row = info(goodbye.code)
         if row.retry is Retry.NO and row.code is not ErrorCode.SUPERSEDED:
             self._over(Error(code=goodbye.code, message=goodbye.message, action=row.action))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rdzv_client import endpoint
 from rdzv_client.endpoint import Endpoint
+from rdzv_client.reconnect import Reconnect
 
 
 class Targets:
@@ -17,33 +18,48 @@ class Targets:
         self._endpoints = list(endpoints)
         self._turn = 0
         self._at = self._endpoints[0]
+        self._tried: Endpoint | None = None
+        """The one that came to nothing last: it is another one's turn now, if there is another."""
         self._first: Endpoint | None = None
         """Tried before it is anybody's turn."""
 
-    def next(self) -> Endpoint:
-        """The server for the attempt that begins now."""
+    def next(self, again: Reconnect) -> Endpoint:
+        """The server for the attempt that begins now.
+
+        Args:
+            again: knows how the last connection ended; what it says of that is used up.
+        """
+        if again.leader:
+            self._redirected(again.leader)
+        elif again.silent:
+            self._silent()
+        again.leader, again.silent = "", False
         to, self._first = self._first, None
         if to is None:
+            self._pass_by(self._tried)
             to = self._endpoints[self._turn % len(self._endpoints)]
             self._turn += 1
-        self._at = to
+        self._at = self._tried = to
         return to
 
     def welcomed(self) -> None:
         """The last one let us in. When contact to it breaks it is asked first: mostly only the connection
         has gone, and the others would send us back to it."""
-        self._first = self._at
+        self._first, self._tried = self._at, None
 
-    def silent(self) -> None:
+    def _silent(self) -> None:
         """The last one says nothing any more: it is the others' turn before its own."""
-        self._first = None
-        if self._endpoints[self._turn % len(self._endpoints)] == self._at:
-            self._turn += 1
+        self._first, self._tried = None, self._at
 
-    def redirected(self, leader: str) -> None:
+    def _redirected(self, leader: str) -> None:
         """The last one stands by, and named who leads (HOST:PORT). That one is asked once; if it does not
         answer, it is the others' turn again, who will know its successor."""
         try:
             self._first = endpoint.parse(leader)[0]
         except ValueError:
             self._first = None  # a name that cannot be one; the turn goes on
+
+    def _pass_by(self, one: Endpoint | None) -> None:
+        """If it is the turn of this one, it is the next one's."""
+        if self._endpoints[self._turn % len(self._endpoints)] == one:
+            self._turn += 1

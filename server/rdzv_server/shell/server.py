@@ -98,12 +98,8 @@ class Server:
         self._lead = lead or Lead()
         self.lines = lines or Lines()
         self.commits = CommitNumbers()
-        self._ledger = Ledger(
-            None if stored is None else stored.store,
-            self._execute_and_flush,
-            self._trouble,
-            self.commits.took,
-        )
+        store = None if stored is None else stored.store
+        self._ledger = Ledger(store, self._execute_and_flush, self._trouble, self.commits.took)
         self._connections: dict[int, Connection] = {}
         self._unopened: set[Connection] = set()
         """Without their preamble."""
@@ -161,8 +157,7 @@ class Server:
         for connection in list(self._connections.values()):
             connection.finish()
         self.stores.close_all()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._empty.wait(), SHUTDOWN_S)
+        await self._emptied()
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -170,6 +165,9 @@ class Server:
     async def abandon(self) -> None:
         """Another server leads: say nothing more, to anybody, and drop everybody (S30)."""
         self._go_silent()
+        await self._emptied()
+
+    async def _emptied(self) -> None:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._empty.wait(), SHUTDOWN_S)
 
@@ -187,11 +185,10 @@ class Server:
 
     def _leads(self) -> float | None:
         """The time, if anything may still be said at this time."""
-        now = time.monotonic()
-        if self._lead.lapsed(now):
-            self._go_silent()
-            return None
-        return now
+        if not self._lead.lapsed(now := time.monotonic()):
+            return now
+        self._go_silent()
+        return None
 
     # --- from connections ---------------------------------------------------------------------
 
@@ -206,8 +203,7 @@ class Server:
         """A good preamble came."""
         self._unopened.discard(connection)
         self._connections[connection.conn] = connection
-        event = Opened(connection.conn, connection.peer_host, connection.local_host)
-        self.handle(event)
+        self.handle(Opened(connection.conn, connection.peer_host, connection.local_host))
 
     def begin(self) -> None:
         """Requests came. The clock is read once for all that are read in one turn of the loop, and the
@@ -240,8 +236,7 @@ class Server:
         self, connection: Connection, grant: Grant, names: tuple[str, ...] | None
     ) -> None:
         """The sender of a hello proved who he is."""
-        event = Identified(connection.conn, grant, names)
-        self.handle(event)
+        self.handle(Identified(connection.conn, grant, names))
 
     def behind(self, behind: bool) -> None:
         """Connections wait to be accepted, or none does any more."""
@@ -356,13 +351,14 @@ class Server:
         self.commits.failures += bool(why)
         self.handle(StorageTrouble(why))
         if why:
-            text = "nothing is acknowledged until it works"
-            log.event("storage_failed", "error", reason=why, text=text)
+            log.event(
+                "storage_failed", "error", reason=why, text="nothing is acknowledged until it works"
+            )
         else:
             log.event("storage_works_again", "warning")
 
     def _arm(self) -> None:
-        """One timer for everything. A later deadline is found when the present timer fires."""
+        """One timer. A later deadline is found when the present timer fires."""
         if self._stopped or (self._timer is not None and self._core.quiet_until(self._timer_at)):
             return
         now = time.monotonic()
@@ -378,6 +374,6 @@ class Server:
         self._timer = None
         if self._leads() is None:
             return
-        # uvloop's timers fire up to a millisecond early; the core must find its deadline due.
+        # uvloop's timers fire up to a millisecond early; a deadline must be found due.
         self._execute(self._core.tick(max(time.monotonic(), self._timer_at)))
         self.flush()

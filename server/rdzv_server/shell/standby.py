@@ -53,14 +53,22 @@ class Standby:
         """Who leads, as HOST:PORT; empty if nobody does."""
         self._alive = False
         """It has renewed its lease lately."""
+        self._blind = False
 
     def protocol(self) -> "Waiting":
         """A new connection's end."""
         return Waiting(self)
 
+    def blind(self) -> None:
+        """Nothing is known of leaders: whoever is here may know more at another server."""
+        self._blind = True
+        self.leader, self._alive = "", False
+        self._send_all_on("")
+
     def told(self, leader: str, alive: bool) -> None:
         """Who leads now, and whether it has renewed its lease lately. Our own address is that of a start before
         this one, whose lease still runs."""
+        self._blind = False
         self.leader = "" if leader == self._address else leader
         self._alive = alive and bool(self.leader)
         if self._alive:
@@ -91,7 +99,7 @@ class Standby:
     def greeted(self, end: "Waiting") -> None:
         """Its hello came."""
         self._admission.greeted(end)
-        if self._alive:
+        if self._alive or self._blind:
             end.send_on(self.leader)
             return
         self._waiting.add(end)

@@ -77,7 +77,10 @@ class StandingBy:
 
         def told(leader: str, alive: bool) -> None:
             nonlocal said
-            self._standby.told(leader, alive)
+            if self._trouble:
+                self._standby.blind()
+            else:
+                self._standby.told(leader, alive)
             self._told(leader)
             if (leader or self._trouble) and not said:
                 said = True

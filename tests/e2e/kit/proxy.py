@@ -46,7 +46,11 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._target, timeout=5)
+            try:
+                far = socket.create_connection(self._target, timeout=5)
+            except OSError:
+                near.close()  # there is nobody now; the next one may be luckier
+                continue
             far.settimeout(None)
             self._socks += [near, far]
             for source, sink in ((near, far), (far, near)):

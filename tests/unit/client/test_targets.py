@@ -1,11 +1,22 @@
 """Which server is tried next."""
 
+import random
+
 from rdzv_client.endpoint import parse
+from rdzv_client.reconnect import Reconnect
 from rdzv_client.targets import Targets
 
 
-def order(targets: Targets, count: int) -> list[str]:
-    return [targets.next().host for _ in range(count)]
+def ended(leader: str = "", silent: bool = False) -> Reconnect:
+    """How the last connection ended."""
+    again = Reconnect(0.0, random.Random(1), 1.0, 1.0)
+    again.leader, again.silent = leader, silent
+    return again
+
+
+def order(targets: Targets, count: int, again: Reconnect | None = None) -> list[str]:
+    again = again or ended()
+    return [targets.next(again).host for _ in range(count)]
 
 
 def test_all_are_tried_in_turn() -> None:
@@ -22,31 +33,40 @@ def test_the_one_that_let_us_in_is_asked_first_and_then_the_others() -> None:
 def test_a_leader_is_asked_once_and_need_not_be_among_those_that_were_named() -> None:
     targets = Targets(parse("a,b"))
     assert order(targets, 1) == ["a"]
-    targets.redirected("[::1]:7")
-    assert targets.next() == parse("[::1]:7")[0]
-    assert order(targets, 2) == ["b", "a"]
+    again = ended(leader="[::1]:7")
+    assert targets.next(again) == parse("[::1]:7")[0]
+    assert order(targets, 2, again) == ["b", "a"]
 
 
 def test_a_leader_s_name_that_cannot_be_one_is_passed_over() -> None:
     targets = Targets(parse("a,b"))
-    targets.next()
-    targets.redirected("no leader: yet")
-    assert order(targets, 1) == ["b"]
+    order(targets, 1)
+    assert order(targets, 1, ended(leader="no leader: yet")) == ["b"]
 
 
 def test_one_that_has_fallen_silent_is_asked_after_the_others() -> None:
     targets = Targets(parse("a,b"))
     assert order(targets, 1) == ["a"]
     targets.welcomed()
-    targets.silent()
-    assert order(targets, 2) == ["b", "a"]
+    assert order(targets, 2, ended(silent=True)) == ["b", "a"]
     targets.welcomed()
-    targets.silent()
-    assert order(targets, 2) == ["b", "a"]
+    assert order(targets, 2, ended(silent=True)) == ["b", "a"]
 
 
 def test_one_alone_is_asked_again_however_silent_it_is() -> None:
     targets = Targets(parse("a"))
-    targets.next()
-    targets.silent()
-    assert order(targets, 2) == ["a", "a"]
+    order(targets, 1)
+    assert order(targets, 2, ended(silent=True)) == ["a", "a"]
+
+
+def test_after_the_one_that_let_us_in_has_failed_it_is_not_its_turn_at_once() -> None:
+    targets = Targets(parse("a,b"))
+    assert order(targets, 2) == ["a", "b"]
+    targets.welcomed()  # by b; in turn it would be a, b, …
+    assert order(targets, 1) == ["b"]
+    assert order(targets, 2) == ["a", "b"]
+    targets = Targets(parse("a,b"))
+    assert order(targets, 1) == ["a"]
+    assert order(targets, 1, ended(leader="b")) == ["b"]
+    targets.welcomed()
+    assert order(targets, 2) == ["b", "a"]

@@ -30,18 +30,76 @@ def test_the_database_that_was_named(config: Config, path: Path | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "state", ["sqlite", "sqlite:", "disk", "memory:", "memory:x", "etcd://h:1", "SQLITE:x", ":x"]
+    "state", ["sqlite", "sqlite:", "disk", "memory:", "memory:x", "etcd:h", "SQLITE:x", ":x"]
 )
 def test_a_state_that_is_no_way_to_keep_it_is_named(state: str) -> None:
-    with pytest.raises(ValueError, match="must be memory or sqlite:PATH") as caught:
+    with pytest.raises(
+        ValueError, match="must be memory, sqlite:PATH or etcd://HOST:PORT"
+    ) as caught:
         Config(state=state).state_path()
     assert f"--state {state}:" in str(caught.value)
 
 
-@pytest.mark.parametrize("state", ["sqlite:x.db", "etcd://h"])
+@pytest.mark.parametrize("state", ["sqlite:x.db", "etcd://h/p"])
 def test_two_places_for_state_contradict_each_other(state: str) -> None:
     with pytest.raises(ValueError, match="--state and --data-dir both say"):
         Config(state=state, data_dir=HERE).state_path()
+
+
+# --- several servers --------------------------------------------------------------------------
+
+ETCD = "etcd://h:1,i:2/p"
+
+
+def test_a_cluster_s_state_is_in_etcd_and_in_no_file() -> None:
+    config = Config(state=ETCD)
+    assert config.state_path() is config.state_path_default({"STATE_DIRECTORY": HERE}) is None
+    place = config.etcd_place()
+    assert place is not None
+    assert place.endpoints == ("h:1", "i:2")
+    assert Config(state="memory").etcd_place() is None
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (Config(state="etcd://h"), "keeps this cluster's keys apart"),
+        (Config(state=ETCD, port=0), "--port 0 goes not together with --state etcd://"),
+        (Config(state=ETCD, host="0.0.0.0"), "needs --advertise HOST"),
+        (Config(state=ETCD, host="::"), "needs --advertise HOST"),
+        (Config(state=ETCD, leader_lease_s=1.9), "must be from 2s to 60s"),
+        (Config(state=ETCD, leader_lease_s=61), "must be from 2s to 60s"),
+        (Config(state=ETCD, cluster_id=""), "--cluster-id must be a name"),
+        (Config(state=ETCD, cluster_id="a\nb"), "--cluster-id must be a name"),
+        (Config(state=ETCD, etcd_key="k"), "--etcd-key needs --etcd-cert"),
+        (Config(state=ETCD, etcd_user="u"), "--etcd-user and --etcd-password-file go together"),
+        (Config(state=ETCD, etcd_password_file="f"), "go together"),
+    ],
+)
+def test_what_a_cluster_cannot_be_is_named(config: Config, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        config.state_path()
+
+
+@pytest.mark.parametrize(
+    ("host", "advertise", "address"),
+    [
+        ("10.0.0.7", "", "10.0.0.7:7"),
+        ("::1", "", "[::1]:7"),
+        ("0.0.0.0", "a.example", "a.example:7"),
+        ("0.0.0.0", "a.example:9", "a.example:9"),
+        ("::", "fe80::1", "[fe80::1]:7"),
+        ("::", "[fe80::1]", "[fe80::1]:7"),
+        ("::", "[fe80::1]:9", "[fe80::1]:9"),
+    ],
+)
+def test_clients_are_sent_to_the_address_that_they_can_reach(
+    host: str, advertise: str, address: str
+) -> None:
+    assert Config(host=host, port=7, advertise=advertise).address() == address
+
+
+# --- where state is kept, if nothing was said ---------------------------------------------------
 
 
 @pytest.mark.parametrize(

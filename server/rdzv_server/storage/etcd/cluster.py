@@ -31,7 +31,7 @@ class Cluster:
         self, place: Place, credentials: Credentials, *, address: str, lease_s: float, name: str
     ) -> None:
         self.address, self._place, self._name = address, place, name
-        self._gateway = Gateway(place, credentials)
+        self._gateway = Gateway(place, credentials, lease_s)
         self._election = Election(self._gateway, place, address, math.ceil(lease_s))
         self._term: Term | None = None
         self._keeping: asyncio.Task[None] | None = None

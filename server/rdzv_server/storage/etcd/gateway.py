@@ -18,7 +18,10 @@ from rdzv_server.storage.base import Cause, StorageError
 from rdzv_server.storage.etcd.place import Credentials, Place
 
 ATTEMPT_S = 1.5
-"""For one member: longer than etcd takes to elect a leader of its own (1 s), shorter than any lease."""
+"""For one member, at most: longer than etcd takes to elect a leader of its own (1 s)."""
+
+ATTEMPTS_IN_LEASE = 4
+"""So many members can be asked before the lease runs out, although each says nothing."""
 
 PAUSE_S = 0.1
 """After all members failed, before they are asked again."""
@@ -64,12 +67,13 @@ class Gateway:
     Args:
         place: where they are.
         credentials: how to get in.
+        lease_s: of the leader.
 
     Raises:
         StorageError: a certificate cannot be used.
     """
 
-    def __init__(self, place: Place, credentials: Credentials) -> None:
+    def __init__(self, place: Place, credentials: Credentials, lease_s: float) -> None:
         self._credentials = credentials
         scheme = "https" if credentials.tls else "http"
         self._urls = [f"{scheme}://{endpoint}" for endpoint in place.endpoints]
@@ -77,9 +81,9 @@ class Gateway:
         self._at = 0
         """The member that answered last."""
         self._token = ""
+        self._attempt_s = min(ATTEMPT_S, lease_s / ATTEMPTS_IN_LEASE)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=credentials.context() or False),
-            timeout=aiohttp.ClientTimeout(total=ATTEMPT_S),
             trust_env=False,
         )
 
@@ -107,13 +111,15 @@ class Gateway:
                 await pause(PAUSE_S)
             tried += 1
             try:
-                return await self._ask(self._urls[self._at], path, body, min(left_s, ATTEMPT_S))
+                return await self._ask(
+                    self._urls[self._at], path, body, min(left_s, self._attempt_s)
+                )
             except RefusedError as error:
                 if not _passing(error):
                     raise _meaning(self._place, error) from None
                 failure = str(error)
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-                failure = _words(error)
+                failure = self._words(error)
             self._at = (self._at + 1) % len(self._urls)
         failure = visible(failure, TEXT_CHARS_MAX)
         raise StorageError(
@@ -157,6 +163,11 @@ class Gateway:
                 raise RefusedError(int(answer.get("code", 0)), str(text))
             return answer
 
+    def _words(self, error: BaseException) -> str:
+        if isinstance(error, asyncio.TimeoutError):
+            return f"no answer within {self._attempt_s:g} s"
+        return str(error) or type(error).__name__
+
 
 async def pause(seconds: float) -> None:
     """Wait: another system is asked again, and has nothing that could be waited on."""
@@ -165,12 +176,6 @@ async def pause(seconds: float) -> None:
 
 def _passing(error: RefusedError) -> bool:
     return error.code in _UNAVAILABLE or any(text in str(error) for text in _PASSING)
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, asyncio.TimeoutError):
-        return f"no answer within {ATTEMPT_S:g} s"
-    return str(error) or type(error).__name__
 
 
 def _meaning(place: Place, error: RefusedError) -> StorageError:

@@ -571,3 +571,22 @@ async def test_without_a_store_no_thread_is_started() -> None:
     bench.take("e")
     assert threading.active_count() == before
     await bench.ledger.close()
+
+
+# --- another server leads -----------------------------------------------------------------------
+
+
+async def test_s30_what_waits_when_another_server_leads_is_never_told(
+    bench: Bench, disk: Disk
+) -> None:
+    bench.take("reply", a=b"1")
+    await begun(disk, 1)
+    bench.take("behind", b=b"2")
+    bench.ledger.abandon()
+    disk.finish_one()
+    await until(lambda: disk.made == [{b"a": b"1"}])
+    await pause(0.05)
+    assert bench.done == []
+    assert disk.begun == [{b"a": b"1"}], "nothing more is written"
+    bench.take("late", c=b"3")
+    assert bench.done == []

@@ -303,3 +303,24 @@ async def _until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.02)
+
+
+async def test_s30_when_its_lead_is_over_it_answers_nobody_and_drops_everybody(
+    shell: Shell,
+) -> None:
+    peer, silent = await shell.node("a"), await shell.connect()
+    shell.server._lead.until = 0.0
+    peer.send(Heartbeat())
+    for each in (peer, silent):
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(each._reader.read(), PATIENCE_S) == b""
+    assert shell.server._lead.over.is_set()
+    assert shell.server._lead.why == "its lease was not renewed in time"
+
+
+async def test_s30_a_lead_that_ran_out_is_noticed_without_any_input(shell: Shell) -> None:
+    peer = await shell.node("a")
+    shell.server._lead.until = 0.0
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(peer._reader.read(), PATIENCE_S) == b""
+    assert not shell.server._connections

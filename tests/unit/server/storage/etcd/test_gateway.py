@@ -54,7 +54,7 @@ async def members(
     made = Members()
     runners = await made.start(count)
     place = Place((*extra, *(f"127.0.0.1:{port}" for port in made.ports)), "p")
-    gateway = Gateway(place, credentials)
+    gateway = Gateway(place, credentials, 5.0)
     try:
         yield made, gateway
     finally:
@@ -109,7 +109,7 @@ async def test_a_member_that_says_nothing_is_left_after_a_while(
 
 async def test_when_no_member_answers_the_last_reason_and_the_time_are_told() -> None:
     port = free_port()
-    gateway = Gateway(Place((f"127.0.0.1:{port}",), "p"), Credentials())
+    gateway = Gateway(Place((f"127.0.0.1:{port}",), "p"), Credentials(), 5.0)
     with pytest.raises(StorageError, match=r"no answer from etcd within 0\.3 s; last: ") as caught:
         await gateway.call("kv/range", {}, 0.3)
     assert str(port) in str(caught.value)

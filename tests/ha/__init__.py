@@ -1,0 +1,1 @@
+"""Two servers, three etcd, and one fault after the other: `python -m tests.ha`."""
