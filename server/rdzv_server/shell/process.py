@@ -54,6 +54,7 @@ class Process:
         self._config = config
         self._notifier = Notifier()
         self._ready_said = False
+        self._owed: set[str] = set()
 
     async def serve(self, opened: Opened) -> int | None:
         """From what was opened to the end of it.
@@ -65,6 +66,7 @@ class Process:
             StorageError: etcd cannot be used.
         """
         once = _Once(self._config, opened, self._notifier, self._say_ready)
+        once.cluster = join_cluster(self._config, self._owed)
         try:
             await once.run(first=not self._ready_said)
         finally:
@@ -121,7 +123,8 @@ class _Once:
         self._signals: list[signal.Signals] = []
         self._reloads = opened.access.reloads()
         self._status = f"serving on {config.host}:{opened.port}"
-        self._cluster: Cluster | None = None
+        self.cluster: Cluster | None = None
+        """Its part, where there are several servers."""
         self._side: Side | None = None
         self._sources: Sources | None = None
 
@@ -137,14 +140,13 @@ class _Once:
             first: of the process; then etcd has to be there.
         """
         _on_signals(self._stop, self._signals, self._reload)
-        self._cluster = join_cluster(self._config)
         self._reloads.start()
         self._side = self._open_side()
         stored, lead = self._opened.stored, Lead()
-        if self._cluster is not None:
+        if self.cluster is not None:
             if first:
-                await self._cluster.check()
-            turn = await self._stand_by(self._cluster)
+                await self.cluster.check()
+            turn = await self._stand_by(self.cluster)
             if turn is None:
                 return
             stored, lead = turn
@@ -155,8 +157,8 @@ class _Once:
         self._reloads.stop()
         if self._side is not None:
             await self._side.close()
-        if self._cluster is not None:
-            await self._cluster.close()
+        if self.cluster is not None:
+            await self.cluster.close()
         for sock in self._opened.sockets:
             sock.close()
 
@@ -205,15 +207,15 @@ class _Once:
         self._status = f"serving on {self._config.host}:{opened.port}"
         self._notifier.ready(self._status)
         self._notifier.start_watchdog()
-        if self._cluster is not None:
-            log.event("leading", address=self._cluster.address, epoch=identity.epoch)
+        if self.cluster is not None:
+            log.event("leading", address=self.cluster.address, epoch=identity.epoch)
         gc.collect()
         gc.freeze()  # what lives now lives for ever: full collections need not walk it
         await _first_of(self._stop, lead.over)
         if self.stopped:
             self._stopping()
             await acceptor.close()
-            await server.shut_down(None if self._cluster is None else self._cluster.resign)
+            await server.shut_down(None if self.cluster is None else self.cluster.resign)
         else:
             text = "its clients go to the next leader; this server stands by"
             log.event("deposed", "error", reason=lead.why, text=text)

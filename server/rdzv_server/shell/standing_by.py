@@ -20,8 +20,12 @@ NOBODY = "nobody"
 """Leads, where nobody does: for people and probes."""
 
 
-def join_cluster(config: "Config") -> "Cluster | None":
+def join_cluster(config: "Config", owed: set[str]) -> "Cluster | None":
     """This server's part in the cluster that the configuration names; None: it is alone.
+
+    Args:
+        config: of the server.
+        owed: what this process still owes etcd; see `Cluster`.
 
     Raises:
         StorageError: what etcd needs is not installed, or a file cannot be used.
@@ -39,6 +43,7 @@ def join_cluster(config: "Config") -> "Cluster | None":
     return Cluster(
         found, config.etcd_credentials(),
         address=config.address(), lease_s=config.leader_lease_s, name=config.cluster_id,
+        owed=owed,
     )  # fmt: skip
 
 

@@ -22,17 +22,25 @@ class Cluster:
         address: own, as HOST:PORT.
         lease_s: of the leader.
         name: of the cluster.
+        owed: leases of this process that could not be given back yet; one set for all of its clusters.
 
     Raises:
         StorageError: a file of the credentials cannot be used.
     """
 
     def __init__(
-        self, place: Place, credentials: Credentials, *, address: str, lease_s: float, name: str
+        self,
+        place: Place,
+        credentials: Credentials,
+        *,
+        address: str,
+        lease_s: float,
+        name: str,
+        owed: set[str],
     ) -> None:
         self.address, self._place, self._name = address, place, name
         self._gateway = Gateway(place, credentials, lease_s)
-        self._election = Election(self._gateway, place, address, math.ceil(lease_s))
+        self._election = Election(self._gateway, place, address, math.ceil(lease_s), owed)
         self._term: Term | None = None
         self._keeping: asyncio.Task[None] | None = None
 

@@ -48,10 +48,14 @@ class Election:
         place: of the cluster.
         address: own, as HOST:PORT; what clients are sent to.
         lease_s: asked for; what etcd grants counts.
+        owed: leases of this process that could not be given back yet. A leader that lost etcd for a while would
+            otherwise wait for the end of its own lease, which etcd lengthens when it elects a leader of its own.
     """
 
-    def __init__(self, gateway: Gateway, place: Place, address: str, lease_s: int) -> None:
-        self._gateway, self.address = gateway, address
+    def __init__(
+        self, gateway: Gateway, place: Place, address: str, lease_s: int, owed: set[str]
+    ) -> None:
+        self._gateway, self.address, self._owed = gateway, address, owed
         self._key = encoded(place.key(b"leader"))
         self._lease_s = float(lease_s)
 
@@ -80,6 +84,8 @@ class Election:
         """
         while True:
             try:
+                for lease in list(self._owed):
+                    await self._revoke(lease)
                 leader, alive = await self.leader()
                 trouble("")
                 told(leader, alive)
@@ -142,10 +148,13 @@ class Election:
         await self._revoke(term.lease)
 
     async def _revoke(self, lease: str) -> None:
+        self._owed.add(lease)
         try:
             await self._gateway.call("lease/revoke", {"ID": lease}, 1.0)
-        except StorageError:
-            return  # it runs out by itself
+        except StorageError as error:
+            if "not found" not in str(error):
+                return  # later, or it runs out by itself
+        self._owed.discard(lease)
 
     @property
     def _sure_s(self) -> float:

@@ -17,7 +17,7 @@ PLACE = Place(("h:1",), "p")
 
 
 def candidate(etcd: FakeGateway, address: str) -> Election:
-    return Election(cast("Gateway", etcd), PLACE, address, 3)
+    return Election(cast("Gateway", etcd), PLACE, address, 3, set())
 
 
 async def win(election: Election, seen: list[tuple[str, bool]] | None = None) -> tuple[Term, Lead]:
@@ -97,6 +97,27 @@ async def test_the_lead_ends_when_etcd_does_not_answer_in_time() -> None:
     etcd.call = silent  # type: ignore[method-assign]
     await asyncio.wait_for(election.keep(term, lead), PATIENCE_S)
     assert lead.why == "no answer from etcd"
+
+
+async def test_a_lease_that_could_not_be_given_back_is_given_back_before_anything_else() -> None:
+    """Else a leader that lost etcd for a while would stand by for itself."""
+    etcd, owed = FakeGateway(), set[str]()
+    gateway, call = cast("Gateway", etcd), etcd.call
+    election = Election(gateway, PLACE, "a:1", 3, owed)
+    term, _ = await win(election)
+
+    async def silent(path: str, body: object, deadline_s: float) -> dict[str, object]:
+        raise StorageError("no answer from etcd", "io")
+
+    etcd.call = silent  # type: ignore[method-assign]
+    await election.resign(term)
+    assert owed == {term.lease}
+    etcd.call = call  # type: ignore[method-assign]
+    seen: list[tuple[str, bool]] = []
+    again, _ = await win(Election(gateway, PLACE, "a:1", 3, owed), seen)
+    assert again.fence > term.fence
+    assert seen == [("", False)]
+    assert not owed
 
 
 async def test_while_it_is_renewed_it_goes_on() -> None:

@@ -33,7 +33,7 @@ class Cluster:
         gateway = cast("Gateway", self.etcd)
         if self.term is not None:
             self.etcd.expire(self.term.lease)
-        election = Election(gateway, PLACE, "me:1", 3)
+        election = Election(gateway, PLACE, "me:1", 3, set())
         self.term, self.lead = await election.win(lambda leader, alive: None, lambda text: None)
         return EtcdStore(gateway, PLACE, self.term, self.lead, cluster)
 
