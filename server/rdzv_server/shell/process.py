@@ -83,6 +83,11 @@ class Process:
             return
         self._ready_said = True
         config, port = self._config, opened.port
+        if config.insecure_no_auth:
+            log.event(
+                "insecure", "warning", host=config.host, port=port,
+                text="no authentication: whoever reaches this port can join and end runs",
+            )  # fmt: skip
         http_port = opened.http[0].getsockname()[1] if opened.http else "off"
         line = (
             f"READY host={config.host} port={port} http_port={http_port} instance={instance} "
@@ -91,11 +96,6 @@ class Process:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
         log.event("ready", host=config.host, port=port, instance=instance, epoch=epoch)
-        if config.insecure_no_auth:
-            log.event(
-                "insecure", "warning", host=config.host, port=port,
-                text="no authentication: whoever reaches this port can join and end runs",
-            )  # fmt: skip
 
 
 class _Once:
