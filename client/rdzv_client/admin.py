@@ -77,6 +77,11 @@ class Admin:
         assert welcome is not None, "connected without a welcome"
         return welcome
 
+    @property
+    def protocol(self) -> int:
+        """The version of the protocol that is spoken with the server."""
+        return self._engine.session.wire.version
+
     def status(self) -> tuple[ServerStatus, float]:
         """How the server is, and the round trip time in seconds."""
         began = time.perf_counter()

@@ -86,11 +86,11 @@ def status(target: Target, run: str | None, output: str) -> None:
         runs = admin.runs(run or "")
         if output == "json":
             rows = [(r, admin.members(r.run), admin.generation(r.run)) for r in runs]
-            click.echo(show.document(where, server, round_trip_s, rows))
+            click.echo(show.document(where, server, round_trip_s, admin.protocol, rows))
             return
-        say(show.server_lines(where, server, round_trip_s) + "\n")
+        say(show.server_lines(where, server, round_trip_s, admin.protocol) + "\n")
         if run or len(runs) == 1:
-            say(show.run_lines(runs[0], admin.members(runs[0].run)))
+            say(show.run_lines(runs[0], admin.members(runs[0].run), server.protocol))
             inside = admin.generation(runs[0].run)
             if inside is not None and (text := show_inside.lines(inside)):
                 say("\n" + text)

@@ -24,10 +24,11 @@ from rdzv_client.endpoint import Endpoint
 from rdzv_client.options import NodeOptions
 from rdzv_client.reports import Reports
 from rdzv_client.revocations import Revocations
-from rdzv_client.session import Hello, Session
+from rdzv_client.session import Session
 from rdzv_client.session_events import Answered, Event, State, StateChanged
 from rdzv_client.targets import Targets
 from rdzv_client.tls import DistrustError
+from rdzv_client.wire import Hello
 from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin, NcclRevoked, View
 

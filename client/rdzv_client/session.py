@@ -20,9 +20,12 @@ from rdzv_client.proving import Prover, unauthenticated
 from rdzv_client.reconnect import Reconnect
 from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
 from rdzv_client.watch import Watch
-from rdzv_proto import codec, limits
+from rdzv_client.wire import Hello, Wire, strange
+from rdzv_proto import limits
+from rdzv_proto.agreement import Spoken
+from rdzv_proto.codec import MalformedError
 from rdzv_proto.errors import ErrorCode, Retry, info
-from rdzv_proto.framing import LENGTH_BYTES, PREAMBLE, FrameBuffer, FrameTooLargeError
+from rdzv_proto.framing import LENGTH_BYTES, FrameTooLargeError
 from rdzv_proto.messages import (
     AnyPush,
     AnyReply,
@@ -33,8 +36,6 @@ from rdzv_proto.messages import (
     Goodbye,
     Heartbeat,
     HelloAdmin,
-    HelloNode,
-    HelloWorker,
     Join,
     Joined,
     Leave,
@@ -49,11 +50,6 @@ from rdzv_proto.messages import (
 HELLO_S = 5.0
 """A server that accepts but does not answer a hello (and our proof) within this time is none, or stalled."""
 
-TLS_ALERT = b"\x15\x03"
-"""How a server that speaks TLS turns away a client that does not; no frame begins like this."""
-
-Hello = HelloNode | HelloWorker | HelloAdmin
-
 
 class Session:
     """One client's standing with the server.
@@ -65,6 +61,7 @@ class Session:
         connect_timeout_s: how long to try before the first contact.
         reconnect_timeout_s: how long to try after a contact was lost.
         where: the endpoint, for texts.
+        spoken: versions of the protocol that it may speak; None: all that there are.
     """
 
     def __init__(
@@ -76,6 +73,7 @@ class Session:
         connect_timeout_s: float = 300.0,
         reconnect_timeout_s: float = 300.0,
         where: str = "the server",
+        spoken: Spoken | None = None,
     ) -> None:
         self._hello, self._rng, self.where = hello, rng, where
         self.reconnect = Reconnect(now, rng, connect_timeout_s, reconnect_timeout_s)
@@ -89,7 +87,7 @@ class Session:
         self._in_flight = InFlight()
         self._out: list[bytes] = []
         self._events: list[Event] = []
-        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
+        self.wire = Wire(spoken)
         self._attempts = 0
         self._hello_id = 0
         self._prover = Prover()
@@ -117,7 +115,7 @@ class Session:
             ValueError: if the frame would exceed the server's limit.
         """
         request_id = self._in_flight.next_id()
-        frame = codec.encode(request_id, message)
+        frame = self.wire.encode(request_id, message)
         if len(frame) > limits.FRAME_BYTES_MAX:
             raise ValueError(
                 f"{message.op}: {len(frame)} bytes exceed the limit of {limits.FRAME_BYTES_MAX}"
@@ -128,7 +126,7 @@ class Session:
             return request_id
         self._in_flight.add(request_id, message)
         if self.state is State.CONNECTED:
-            self._out.append(frame)
+            self._send(request_id, message, frame)
         return request_id
 
     def forget(self, request_id: int) -> None:
@@ -168,8 +166,7 @@ class Session:
     def connected(self, now: float, prover: Prover | None = None) -> None:
         """The connection stands: introduce ourselves, with proof if that is asked for."""
         self._prover = prover or Prover()
-        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
-        self._out = [PREAMBLE]
+        self._out = [self.wire.opened()]
         self.last_error = f"{self.where} accepted the connection but does not answer: is it rdzv?"
         self._say_hello(now)
 
@@ -201,16 +198,15 @@ class Session:
 
     def received(self, now: float, data: bytes) -> None:
         """Bytes came."""
-        self._frames.feed(data)
+        self.wire.feed(data)
         try:
-            while not self.wants_disconnect and (body := self._frames.pop()) is not None:
-                request_id, message = codec.decode_answer(body)
-                self._in_flight.received(len(body))
+            while not self.wants_disconnect and (came := self.wire.pop()) is not None:
+                size, request_id, message = came
+                self._in_flight.received(size)
                 self._message(now, request_id, message)
-        except (FrameTooLargeError, codec.MalformedError) as error:
-            self.last_error = f"{self.where} does not speak the rdzv protocol ({error})"
-            if self.state is not State.CONNECTED and data.startswith(TLS_ALERT):
-                self.last_error = f"{self.where} speaks TLS; this client was not told to (tls_ca)"
+        except (FrameTooLargeError, MalformedError) as error:
+            first = b"" if self.state is State.CONNECTED else data
+            self.last_error = strange(self.where, error, first)
             self.wants_disconnect = True
 
     def tick(self, now: float) -> None:
@@ -249,7 +245,7 @@ class Session:
         heartbeat = Heartbeat(acknowledged=self._in_flight.acknowledge())
         request_id = self._in_flight.next_id()
         self._beats.sent(now, request_id)
-        self._out.append(codec.encode(request_id, heartbeat))
+        self._out.append(self.wire.encode(request_id, heartbeat))
 
     def _say_hello(self, now: float) -> None:
         self._attempts += 1
@@ -258,7 +254,7 @@ class Session:
         hello = self._hello
         if not isinstance(hello, HelloAdmin):
             hello = replace(hello, attempt=self._attempts, resume=self._resume)
-        frame = codec.encode(self._hello_id, hello)
+        frame = self.wire.hello(self._hello_id, hello)
         self._prover.hello(frame[LENGTH_BYTES:])
         self._out.append(frame)
 
@@ -295,7 +291,7 @@ class Session:
         if isinstance(reply, Welcome):
             if (answer := self._prover.answer(reply)) is not None:
                 self._hello_id = self._in_flight.next_id()
-                self._out.append(codec.encode(self._hello_id, answer))
+                self._out.append(self.wire.encode(self._hello_id, answer))
                 return
             if (doubt := self._prover.doubt(reply, self.where)) is None:
                 self._welcomed(now, reply)
@@ -329,7 +325,13 @@ class Session:
         if welcome.view is not None and not first:
             self._note(self.watch.catch_up(welcome.view))
         for request_id, message in self._in_flight:
-            self._out.append(codec.encode(request_id, message))
+            self._send(request_id, message, self.wire.encode(request_id, message))
+
+    def _send(self, request_id: int, message: AnyRequest, frame: bytes) -> None:
+        if (lacking := self.wire.lacking(message, self.where)) is None:
+            self._out.append(frame)
+        else:
+            self._settle(request_id, lacking)
 
     def _session_gone(self, why: Error) -> None:
         """The server knows this session no more: joins go on, everything else has ended."""

@@ -4,10 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from rdzv_proto.agreement import versions
 from rdzv_proto.messages import GenerationStatus, MemberStatus, RunStatus, ServerStatus
 from rdzv_proto.text import visible
 
 _NONE = "–"
+
+NAMES_SHOWN_MAX = 8
+"""Nodes that one line names."""
 
 
 def duration(ms: float) -> str:
@@ -33,13 +37,26 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def server_lines(where: str, status: ServerStatus, round_trip_s: float) -> str:
-    """Two lines about the server itself, and one more if it cannot store anything."""
+def server_lines(
+    where: str, status: ServerStatus, round_trip_s: float, spoken: int | None = None
+) -> str:
+    """Two lines about the server itself, and one more if it cannot store anything.
+
+    Args:
+        where: its address.
+        status: what it said.
+        round_trip_s: how long that took.
+        spoken: protocol version in which it was asked; None: its own.
+    """
     trouble = f"\nREAD-ONLY: {status.read_only}" if status.read_only else ""
     refused = f" · {status.denied} refused for their credentials" if status.denied else ""
     leads = f" · leads as {status.leader}" if status.leader else ""
+    oldest = status.protocol_min or status.protocol
+    protocol = versions(oldest, status.protocol).partition(" ")[2]
+    if spoken not in (None, status.protocol):
+        protocol += f" ({spoken} with this client)"
     return (
-        f"server {where} · {status.server} · protocol {status.protocol} · instance "
+        f"server {where} · {status.server} · protocol {protocol} · instance "
         f"{status.instance} · epoch {status.epoch} · state {status.state}{leads} · up "
         f"{duration(status.uptime_ms)}\n"
         f"{_count(status.runs, 'run')} · {_count(status.sessions, 'session')} · "
@@ -85,8 +102,14 @@ def why(run: RunStatus) -> str:
     return text or _NONE
 
 
-def run_lines(run: RunStatus, members: Sequence[MemberStatus]) -> str:
-    """Everything about one run."""
+def run_lines(run: RunStatus, members: Sequence[MemberStatus], newest: int = 0) -> str:
+    """Everything about one run.
+
+    Args:
+        run: what it is.
+        members: all of them.
+        newest: protocol version of the server; 0: not known.
+    """
     fence = _NONE if run.fence is None else str(run.fence)
     lines = [
         f"run {run.run} · {run.phase} for {duration(run.phase_age_ms)} · fence {fence}",
@@ -95,6 +118,8 @@ def run_lines(run: RunStatus, members: Sequence[MemberStatus]) -> str:
     ]
     if run.ended is not None:
         lines.append(f"last end ({run.ended.kind}): {run.ended.reason}")
+    if text := skew(members, newest):
+        lines.append(f"clients: {text}")
     rows = [
         (
             _NONE if member.group_rank is None else str(member.group_rank),
@@ -111,15 +136,38 @@ def run_lines(run: RunStatus, members: Sequence[MemberStatus]) -> str:
     return "\n".join([*lines, "", table(head, rows)] if rows else [*lines, "no members"])
 
 
+def skew(members: Sequence[MemberStatus], newest: int) -> str:
+    """Which nodes run which software, if they differ among themselves or are behind the server; otherwise empty.
+
+    Args:
+        members: of a run. Those that have not come back since the server's start say no version.
+        newest: protocol version of the server; 0: not known.
+    """
+    found: dict[tuple[int, str], list[str]] = {}
+    for member in members:
+        if member.protocol:
+            found.setdefault((member.protocol, member.client), []).append(member.name)
+    if len(found) < 2 and (not newest or all(protocol == newest for protocol, _ in found)):
+        return ""
+    parts = []
+    for (protocol, client), names in sorted(found.items()):
+        shown = ", ".join(names[:NAMES_SHOWN_MAX]) + (", …" if len(names) > NAMES_SHOWN_MAX else "")
+        parts.append(f"{len(names)} × {client or 'unnamed'}, protocol {protocol} ({shown})")
+    return " · ".join(parts)
+
+
 def document(
     where: str,
     status: ServerStatus,
     round_trip_s: float,
+    spoken: int,
     runs: Sequence[tuple[RunStatus, Sequence[MemberStatus], GenerationStatus | None]],
 ) -> str:
     """The whole status as JSON. Its keys are API: they only ever grow."""
     server = _fields(status)
+    server["protocol_min"] = status.protocol_min or status.protocol
     server |= {"address": where, "round_trip_ms": round(round_trip_s * 1000, 3)}
+    server["protocol_spoken"] = spoken
     return msgspec.json.format(
         msgspec.json.encode({"server": server, "runs": [_run(*row) for row in runs]}),
         indent=2,

@@ -7,7 +7,7 @@ is generated from it.
 __version__ = "0.1.0"
 
 PROTOCOL_VERSION = 1
-"""Version in the preamble and in every frame. Version N serves N and N - 1."""
+"""The newest version of the protocol; `agreement` holds all that are spoken. Version N serves N and N - 1."""
 
 PORT_DEFAULT = 29500
 """Port of `rdzv-server`, and of an endpoint that names none (torch's own default master port)."""

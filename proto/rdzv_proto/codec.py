@@ -1,28 +1,21 @@
-"""Messages to frames and back, typed and bounded.
+"""Messages to frames and back, typed and bounded, in one version of the protocol.
 
 A body is the msgpack array `[version, request_id, op, payload]`. It is decoded in two steps: the
 envelope first, with the payload left as bytes, then the payload with the type that `op` names. So a
 bad payload still has an addressee for its error. Good requests take a shorter way to the same result. Whatever the bytes are, decoding gives a message
 or `MalformedError`, and nothing else.
+
+The functions of this module are the codec of the newest version.
 """
 
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from typing import Any, Literal
 
 import msgspec
 
-from rdzv_proto import PROTOCOL_VERSION
 from rdzv_proto.framing import LENGTH_BYTES
-from rdzv_proto.messages import (
-    PUSHES,
-    REPLIES,
-    REQUESTS,
-    AnyPush,
-    AnyReply,
-    AnyRequest,
-    Message,
-)
-
-M = TypeVar("M", bound=Message)
+from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Message
+from rdzv_proto.versions import NEWEST, Version
 
 # RecursionError: deep nesting inside a skipped field. MemoryError: a length that lies.
 _BAD_INPUT = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, MemoryError)
@@ -52,111 +45,153 @@ class MalformedError(Exception):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_HEAD = b"\x94" + _encode(PROTOCOL_VERSION)  # an array of four, and the first of them
-_OPS: dict[type[Message], bytes] = {
-    t: _encode(op) for op, t in (REQUESTS | REPLIES | PUSHES).items()
-}
 _envelopes = msgspec.msgpack.Decoder(Envelope)
-_Decoders = dict[str, msgspec.msgpack.Decoder[M]]
-_requests: _Decoders[AnyRequest] = {op: msgspec.msgpack.Decoder(t) for op, t in REQUESTS.items()}
-_whole: dict[bytes, msgspec.msgpack.Decoder[Any]] = {
-    op.encode(): msgspec.msgpack.Decoder(
-        msgspec.defstruct(
-            f"Whole{t.__name__}",
-            [("version", int), ("request_id", int), ("op", Literal[op]), ("payload", t)],
-            frozen=True,
-            array_like=True,
-        )
-    )
-    for op, t in REQUESTS.items()
-}
-"""Envelope and payload in one step, for each operation."""
 
 _NUMBER_BYTES = bytes((*[1] * 128, *[0] * 76, 2, 3, 5, 9, *[0] * 48))
 """By its first byte, how long a number from 0 is in msgpack; 0: it is no such number."""
 
-_answers: _Decoders[AnyReply | AnyPush] = {
-    op: msgspec.msgpack.Decoder(t) for op, t in (REPLIES | PUSHES).items()
-}
+_Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
 
 
-def encode(request_id: int, message: Message) -> bytes:
-    """A whole frame, length prefix included. Pushes have request id 0."""
-    rest = _HEAD + _encode(request_id) + _OPS[type(message)] + _encode(message)
-    return len(rest).to_bytes(LENGTH_BYTES, "big") + rest
+class Codec:
+    """Messages to frames and back, as one version has them.
+
+    Args:
+        version: its table.
+    """
+
+    def __init__(self, version: Version) -> None:
+        self.version = version.number
+        self._head = b"\x94" + _encode(version.number)  # an array of four, and the first of them
+        self._ops = {kind: _encode(op) for op, kind in version.messages.items()}
+        self._down = {kind: form.down for kind, form in version.forms.items()}
+        self._up: dict[str, Callable[[Any], Message]] = {
+            kind.op: form.up for kind, form in version.forms.items()
+        }
+        self._requests: _Decoders = {
+            op: msgspec.msgpack.Decoder(version.wire(t)) for op, t in version.requests.items()
+        }
+        self._answers: _Decoders = {
+            op: msgspec.msgpack.Decoder(version.wire(t))
+            for op, t in (*version.replies.items(), *version.pushes.items())
+        }
+        self._whole = {
+            op.encode(): _whole(op, version.wire(t)) for op, t in version.requests.items()
+        }
+        """Envelope and payload in one step, for each operation."""
+
+    def has(self, kind: type[Message]) -> bool:
+        """This version has that message. A push that it has not is not sent; a request is answered by the client
+        itself; a reply without its request cannot be."""
+        return kind in self._ops
+
+    def encode(self, request_id: int, message: Message) -> bytes:
+        """A whole frame, length prefix included. Pushes have request id 0."""
+        op = self._ops[type(message)]
+        if self._down:
+            message = self._lowered(message)
+        rest = self._head + _encode(request_id) + op + _encode(message)
+        return len(rest).to_bytes(LENGTH_BYTES, "big") + rest
+
+    def encode_tail(self, message: Message) -> bytes:
+        """What follows the request id in a frame: for one reply to many requests, encoded once."""
+        return self._ops[type(message)] + _encode(self._lowered(message))
+
+    def decode_tail(self, tail: bytes) -> AnyReply | AnyPush:
+        """The message of `encode_tail` back.
+
+        Raises:
+            MalformedError: it is none.
+        """
+        message: AnyReply | AnyPush = self._decode(self._head + _encode(1) + tail, self._answers)[1]
+        return message
+
+    def frame(self, request_id: int, tail: bytes) -> bytes:
+        """The frame that `encode` makes of this request id and the message of `encode_tail`."""
+        return self.head(request_id, tail) + tail
+
+    def head(self, request_id: int, tail: bytes) -> bytes:
+        """What goes before the tail in that frame."""
+        begin = self._head + _encode(request_id)
+        return (len(begin) + len(tail)).to_bytes(LENGTH_BYTES, "big") + begin
+
+    def decode_request(self, body: bytes) -> tuple[int, AnyRequest]:
+        """Decode a frame body on the server's side.
+
+        Returns:
+            Request id (above 0) and message.
+
+        Raises:
+            MalformedError: for any bytes that are not a request of a known operation.
+        """
+        try:
+            # As good frames are: four elements, a small version, a short operation. The decoder looks at
+            # all of it, the operation included; whatever it does not like is decoded in two steps.
+            op_at = 2 + _NUMBER_BYTES[body[2]]
+            whole = self._whole[body[op_at + 1 : op_at + body[op_at] - 0x9F]].decode(body)
+        except (LookupError, *_BAD_INPUT):
+            request_id, message = self._decode(body, self._requests)
+        else:
+            request_id, message = whole.request_id, whole.payload
+            if self._up and (up := self._up.get(whole.op)) is not None:
+                message = up(message)
+        if request_id <= 0:
+            raise MalformedError(f"request id {request_id} is not above 0")
+        return request_id, message
+
+    def decode_answer(self, body: bytes) -> tuple[int, AnyReply | AnyPush]:
+        """Decode a frame body on the client's side: request id (0 for a push) and message.
+
+        Raises:
+            MalformedError: for any bytes that are not a reply or push of a known operation.
+        """
+        return self._decode(body, self._answers)
+
+    def _lowered(self, message: Message) -> Message:
+        down = self._down.get(type(message))
+        return message if down is None else down(message)
+
+    def _decode(self, body: bytes, decoders: _Decoders) -> tuple[int, Any]:
+        envelope = _opened(body)
+        request_id, op = envelope.request_id, envelope.op
+        decoder = decoders.get(op)
+        if decoder is None:
+            raise MalformedError(
+                f"unknown operation {op[:32]!r} (protocol version {self.version})",
+                request_id,
+                op_known=False,
+            )
+        try:
+            message = decoder.decode(envelope.payload)
+        except _BAD_INPUT as error:
+            raise MalformedError(f"bad {op}: {error}", request_id) from None
+        up = self._up.get(op)
+        return request_id, message if up is None else up(message)
 
 
-def encode_tail(message: Message) -> bytes:
-    """What follows the request id in a frame: for one reply to many requests, encoded once."""
-    return _OPS[type(message)] + _encode(message)
-
-
-def decode_tail(tail: bytes) -> AnyReply | AnyPush:
-    """The message of `encode_tail` back.
+def version_of(body: bytes) -> int:
+    """Which version a frame body says it is written in.
 
     Raises:
-        MalformedError: it is none.
+        MalformedError: it is no frame body.
     """
-    return _decode(_HEAD + _encode(1) + tail, _answers)[1]
+    return _opened(body).version
 
 
-def frame(request_id: int, tail: bytes) -> bytes:
-    """The frame that `encode` makes of this request id and the message of `encode_tail`."""
-    return head(request_id, tail) + tail
-
-
-def head(request_id: int, tail: bytes) -> bytes:
-    """What goes before the tail in that frame."""
-    begin = _HEAD + _encode(request_id)
-    return (len(begin) + len(tail)).to_bytes(LENGTH_BYTES, "big") + begin
-
-
-def decode_request(body: bytes) -> tuple[int, AnyRequest]:
-    """Decode a frame body on the server's side.
-
-    Returns:
-        Request id (above 0) and message.
-
-    Raises:
-        MalformedError: for any bytes that are not a request of a known operation.
-    """
+def _opened(body: bytes) -> Envelope:
     try:
-        # As good frames are: four elements, a small version, a short operation. The decoder looks at
-        # all of it, the operation included; whatever it does not like is decoded in two steps.
-        op_at = 2 + _NUMBER_BYTES[body[2]]
-        whole = _whole[body[op_at + 1 : op_at + body[op_at] - 0x9F]].decode(body)
-    except (LookupError, *_BAD_INPUT):
-        request_id, message = _decode(body, _requests)
-    else:
-        request_id, message = whole.request_id, whole.payload
-    if request_id <= 0:
-        raise MalformedError(f"request id {request_id} is not above 0")
-    return request_id, message
-
-
-def decode_answer(body: bytes) -> tuple[int, AnyReply | AnyPush]:
-    """Decode a frame body on the client's side: request id (0 for a push) and message.
-
-    Raises:
-        MalformedError: for any bytes that are not a reply or push of a known operation.
-    """
-    return _decode(body, _answers)
-
-
-def _decode(body: bytes, decoders: "_Decoders[M]") -> tuple[int, M]:
-    try:
-        envelope = _envelopes.decode(body)
+        return _envelopes.decode(body)
     except _BAD_INPUT as error:
         raise MalformedError(f"not a frame of this protocol: {error}") from None
-    request_id = envelope.request_id
-    decoder = decoders.get(envelope.op)
-    if decoder is None:
-        raise MalformedError(
-            f"unknown operation {envelope.op[:32]!r} (protocol version {PROTOCOL_VERSION})",
-            request_id,
-            op_known=False,
-        )
-    try:
-        return request_id, decoder.decode(envelope.payload)
-    except _BAD_INPUT as error:
-        raise MalformedError(f"bad {envelope.op}: {error}", request_id) from None
+
+
+def _whole(op: str, kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
+    fields = [("version", int), ("request_id", int), ("op", Literal[op]), ("payload", kind)]
+    struct = msgspec.defstruct(f"Whole{kind.__name__}", fields, frozen=True, array_like=True)
+    return msgspec.msgpack.Decoder(struct)
+
+
+CURRENT = Codec(NEWEST)
+encode, encode_tail, decode_tail = CURRENT.encode, CURRENT.encode_tail, CURRENT.decode_tail
+frame, head = CURRENT.frame, CURRENT.head
+decode_request, decode_answer = CURRENT.decode_request, CURRENT.decode_answer

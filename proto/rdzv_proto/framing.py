@@ -1,6 +1,7 @@
 """Bytes to frames: the preamble of a connection and the 4-byte length before each body.
 
-A connection starts with eight bytes from the client: `RDZV`, the protocol version, three zeros.
+A connection starts with eight bytes from the client: `RDZV`, the oldest protocol version that it speaks, three
+zeros.
 Frames follow in both directions: u32 big-endian length, then that many bytes of body. The length is
 checked before anything is buffered, and input may come in pieces of any size.
 """
@@ -11,7 +12,18 @@ from collections.abc import Generator
 from rdzv_proto import PROTOCOL_VERSION
 
 MAGIC = b"RDZV"
-PREAMBLE = MAGIC + bytes((PROTOCOL_VERSION, 0, 0, 0))
+
+
+def preamble(version: int) -> bytes:
+    """The first bytes of a connection.
+
+    Args:
+        version: of the hello that follows, which is the oldest that the client speaks.
+    """
+    return MAGIC + bytes((version, 0, 0, 0))
+
+
+PREAMBLE = preamble(PROTOCOL_VERSION)
 PREAMBLE_BYTES = len(PREAMBLE)
 LENGTH_BYTES = 4
 

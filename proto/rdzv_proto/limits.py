@@ -3,6 +3,9 @@
 NAME_CHARS_MAX = 128
 """Run, node and host names. Long enough for a pod name (63) with a domain; short in a log line."""
 
+PROTOCOL_VERSION_MAX = 255
+"""A version of the protocol is one byte in the preamble."""
+
 TEXT_CHARS_MAX = 1024
 """Free text in a message (reasons, error texts). One screen paragraph."""
 

@@ -36,6 +36,7 @@ KeyId = Annotated[bytes, Meta(min_length=8, max_length=8)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Ranks = Annotated[list[Count], Meta(max_length=limits.MEMBERS_PER_RUN_MAX)]
 RankCount = Annotated[int, Meta(ge=0, le=limits.RANKS_MAX)]
+ProtocolVersion = Annotated[int, Meta(ge=0, le=limits.PROTOCOL_VERSION_MAX)]
 
 
 # --- parts ------------------------------------------------------------------------------------
@@ -130,6 +131,10 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     address: Address = Address()
     peer: OptionalName = ""
     """Address of the node's connection as the server sees it."""
+    client: OptionalName = ""
+    """Software of the node, as its hello said."""
+    protocol: ProtocolVersion = 0
+    """Version that is spoken with it; 0: it has not come back since the server was started."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -201,6 +206,8 @@ class HelloNode(Request, frozen=True, kw_only=True, omit_defaults=True):
     resume: Resume | None = None
     client: OptionalName = ""
     """Software name and version, for status and logs."""
+    protocol_max: ProtocolVersion = 0
+    """The newest protocol version that this client speaks. The oldest is that of this frame; 0: it is the only one."""
 
 
 class HelloWorker(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,6 +227,7 @@ class HelloWorker(Request, frozen=True, kw_only=True, omit_defaults=True):
     lease_ms: Ms = 15_000
     resume: Resume | None = None
     client: OptionalName = ""
+    protocol_max: ProtocolVersion = 0
 
 
 class HelloAdmin(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -228,6 +236,7 @@ class HelloAdmin(Request, frozen=True, kw_only=True, omit_defaults=True):
     op = "hello_admin"
     answer = "welcome"
     client: OptionalName = ""
+    protocol_max: ProtocolVersion = 0
 
 
 class Authenticate(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -248,7 +257,8 @@ class Authenticate(Request, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Welcome(Reply, frozen=True, kw_only=True, omit_defaults=True):
-    """The session is open."""
+    """The session is open. The version of this frame is the one that both sides speak from here on: the newest
+    that both can."""
 
     op = "welcome"
     server: OptionalName
@@ -748,6 +758,7 @@ class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     op = "server_status"
     server: OptionalName
     protocol: Count
+    """The newest version that it speaks."""
     instance: OptionalName
     epoch: Count
     state: OptionalName
@@ -766,6 +777,8 @@ class ServerStatus(Reply, frozen=True, kw_only=True, omit_defaults=True):
     """Why nothing can be stored now; nothing is acknowledged meanwhile."""
     leader: Text = ""
     """Own address of a server that leads a cluster (`etcd`); empty where there is only one."""
+    protocol_min: ProtocolVersion = 0
+    """The oldest version that it speaks; 0: `protocol` is the only one."""
 
 
 class ListRuns(Request, frozen=True, kw_only=True, omit_defaults=True):

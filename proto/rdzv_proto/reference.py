@@ -12,7 +12,16 @@ from types import ModuleType
 
 import msgspec
 
-from rdzv_proto import PORT_DEFAULT, PROTOCOL_VERSION, auth, errors, framing, limits, messages
+from rdzv_proto import (
+    PORT_DEFAULT,
+    PROTOCOL_VERSION,
+    agreement,
+    auth,
+    errors,
+    framing,
+    limits,
+    messages,
+)
 from rdzv_proto.messages import Message, Request
 
 PAGE = Path(__file__).parent.parent / "PROTOCOL.md"
@@ -32,7 +41,7 @@ Generated from `rdzv_proto` by `make reference`; do not edit.
 ## Connection
 
 TCP, port {PORT_DEFAULT} by default. The client sends eight bytes first: `{framing.MAGIC.decode()}`,
-one byte of protocol version, three zeros. Frames follow in both directions:
+one byte with the oldest protocol version that it speaks, three zeros. Frames follow in both directions:
 
     u32 big-endian length | msgpack array [version, request_id, op, payload]
 
@@ -45,10 +54,16 @@ one byte of protocol version, three zeros. Frames follow in both directions:
   returned until a heartbeat acknowledges it.
 - Durations are integer milliseconds. There are no floats, no wall-clock times, no msgpack extension
   types.
-- A client that announces a version the server does not serve gets a `goodbye` UNSUPPORTED that names
-  both versions. Anything else in the first bytes is closed.
+- Anything else in the first bytes is closed.
+"""
 
-Compatibility: fields and operations are only ever added. A server of version N serves N and N − 1.
+_SKEW = """\
+- Within a version, fields and operations are only ever added: unknown fields are ignored, unknown pushes too, and
+  an unknown operation is an ordinary error. The frames of a version never change.
+- Version N of the software serves clients of N and N − 1, and a client of N speaks with servers of N and
+  N − 1. So either side may be upgraded first, one version at a time.
+- `hello_*`, `authenticate`, `welcome`, `error` and `goodbye` have the same form in all versions.
+- `rdzv status` shows the versions of the server, and of the nodes that are behind it.
 """
 
 
@@ -56,6 +71,7 @@ def page() -> str:
     """The whole page."""
     parts = [
         _HEAD,
+        f"## Versions\n\n{inspect.getdoc(agreement)}\n\n{_SKEW}",
         f"## Authentication\n\n{inspect.getdoc(auth)}\n",
         "## Requests\n\n" + _sections(messages.REQUESTS.values()),
         "## Replies\n\n" + _sections(messages.REPLIES.values()),

@@ -40,8 +40,8 @@ from rdzv_server.core import (
     status,
 )
 from rdzv_server.core.durable import restoring
-from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.events import (
+    Agreed,
     Behind,
     Broadcast,
     Denied,
@@ -55,6 +55,7 @@ from rdzv_server.core.events import (
     Send,
     StorageTrouble,
 )
+from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.refusal import Refused
@@ -127,7 +128,7 @@ class Coordinator:
                 connection = self.tables.connections.get(event.conn)
                 if connection is not None:
                     sessions.connection_lost(self.tables, connection, event.reason)
-            case Identified() | Denied() | TakesAnswers() | StorageTrouble() | Behind():
+            case Agreed() | Identified() | Denied() | TakesAnswers() | StorageTrouble() | Behind():
                 outside.of_shell(self.tables, event)
             case _:
                 outside.of_stores(self.tables, event)

@@ -23,6 +23,14 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class Agreed:
+    """Both sides of a connection speak this version of the protocol, before its hello is told. For status."""
+
+    conn: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Identified:
     """The other end of a connection proved who it is, before its hello is told. Without this event it
     may do everything."""
@@ -121,7 +129,7 @@ class StoreLost:
 
 
 Event = (
-    Opened | Identified | Denied | Alive | Behind | StorageTrouble | Received | Lost
+    Opened | Agreed | Identified | Denied | Alive | Behind | StorageTrouble | Received | Lost
     | ListenerOpened | ListenerFailed | StoreOpened | StoreReceived | StoreLost
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
-from rdzv_proto import limits
+from rdzv_proto import PROTOCOL_VERSION, limits
 from rdzv_proto.auth import EVERYTHING, Grant
 from rdzv_proto.messages import (
     Address,
@@ -54,6 +54,8 @@ class Connection:
     """What it may do."""
     names: tuple[str, ...] | None = None
     """Whom its certificate is for; none: it was not asked for one."""
+    protocol: int = PROTOCOL_VERSION
+    """Version that is spoken on it."""
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class Session:
     local_host: str = ""
     grant: Grant = EVERYTHING
     """Of the last connection."""
+    protocol: int = 0
+    """Version that was spoken on it; 0: there was none since the server was started."""
     dropped_at: float | None = None
     """Since when there is no connection: the session is under suspicion."""
     recover_until: float = 0.0

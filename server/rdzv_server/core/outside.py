@@ -1,8 +1,8 @@
 """Events that are no requests: what the shell found out, and what comes from the workers' stores."""
 
 from rdzv_server.core import sessions
-from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.events import (
+    Agreed,
     Behind,
     Denied,
     Identified,
@@ -13,16 +13,21 @@ from rdzv_server.core.events import (
     StoreOpened,
     StoreReceived,
 )
+from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore import clients as store_clients
 from rdzv_server.core.tcpstore import stores
 
 
 def of_shell(
-    tables: Tables, event: Identified | Denied | TakesAnswers | StorageTrouble | Behind
+    tables: Tables, event: Agreed | Identified | Denied | TakesAnswers | StorageTrouble | Behind
 ) -> None:
     """What the shell found out."""
     match event:
+        case Agreed(conn, version):
+            connection = tables.connections.get(conn)
+            if connection is not None:
+                connection.protocol = version
         case Identified(conn, grant, names):
             connection = tables.connections.get(conn)
             if connection is not None:

@@ -270,7 +270,7 @@ def _attach(tables: Tables, session: Session, connection: Connection, attempt: i
     session.connection = connection
     connection.session, connection.role = session, session.role
     session.peer_host, session.local_host = connection.peer_host, connection.local_host
-    session.grant = connection.grant
+    session.grant, session.protocol = connection.grant, connection.protocol
     tables.deadlines.cancel(("hello", connection.id, 0))
     was_suspect_since, session.dropped_at = session.dropped_at, None
     heard(tables, session)

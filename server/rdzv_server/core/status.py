@@ -1,6 +1,6 @@
 """What tools see of the server: its health, the runs, the members. Read-only and paged."""
 
-from rdzv_proto import PROTOCOL_VERSION, limits
+from rdzv_proto import agreement, limits
 from rdzv_proto.auth import Grant
 from rdzv_proto.messages import (
     Address,
@@ -21,9 +21,11 @@ from rdzv_server.core.views import missing_names
 def server_status(tables: Tables, grant: Grant) -> ServerStatus:
     """How the server is."""
     started = tables.t if tables.started_at is None else tables.started_at
+    spoken = agreement.SPOKEN
     return ServerStatus(
         server=tables.identity.version,
-        protocol=PROTOCOL_VERSION,
+        protocol=spoken.newest.version,
+        protocol_min=spoken.oldest.version if spoken.protocol_max else 0,
         instance=tables.identity.instance,
         epoch=tables.identity.epoch,
         state=tables.settings.state,
@@ -110,6 +112,8 @@ def _member_status(tables: Tables, live: Generation | None, member: Member) -> M
         heard_ms_ago=_ms(tables.t - session.heard_at),
         address=address,
         peer=session.peer_host,
+        client=session.client,
+        protocol=session.protocol,
     )
 
 

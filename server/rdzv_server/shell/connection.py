@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rdzv_proto import PROTOCOL_VERSION, codec, limits
+from rdzv_proto import agreement, codec, limits
 from rdzv_proto.auth import EVERYTHING
 from rdzv_proto.errors import ERRORS, ErrorCode
 from rdzv_proto.framing import (
@@ -31,6 +31,7 @@ from rdzv_proto.messages import (
     HelloWorker,
     Welcome,
 )
+from rdzv_server.core.events import Agreed
 from rdzv_server.core.tcpstore.model import SHARED
 from rdzv_server.shell import tls
 from rdzv_server.shell.framed import Framed
@@ -66,6 +67,8 @@ class Connection(Framed):
         super().__init__(server, conn)
         self.greeted = False
         """Its hello was accepted."""
+        self.codec = agreement.SPOKEN.oldest
+        """Of the version agreed on, from the hello on."""
         self._patience: asyncio.TimerHandle | None = None
         """The time for its preamble."""
         self._opening = b""
@@ -141,7 +144,7 @@ class Connection(Framed):
             self._transport.pause_reading()
 
         def say() -> None:
-            self.send(codec.encode(request_id, error))
+            self.send(self.codec.encode(request_id, error))
             self.finish()
 
         self._server.later(self._server.delay_of_refusal_s(self), say)
@@ -156,7 +159,7 @@ class Connection(Framed):
         if goodbye is None:
             self.abort()
             return
-        self.send(codec.encode(0, goodbye))
+        self.send(self.codec.encode(0, goodbye))
         self.finish()
 
     # --- inside -------------------------------------------------------------------------------
@@ -180,13 +183,8 @@ class Connection(Framed):
             return b""
         version = self._opening[len(MAGIC)]
         rest, self._opening = self._opening[PREAMBLE_BYTES:], b""
-        if version != PROTOCOL_VERSION:
-            text = (
-                f"the client speaks protocol version {version}, this server version "
-                f"{PROTOCOL_VERSION} ({self._server.version})"
-            )
-            self._server.refused(self, "version_refused", text)
-            self.goodbye(Goodbye(code=ErrorCode.UNSUPPORTED, message=text))
+        if not agreement.SPOKEN.may_agree(version):
+            self._no_version(f"version {version}")
             return b""
         self._open = True
         self._patient()
@@ -230,7 +228,7 @@ class Connection(Framed):
     def take(self, body: bytes) -> None:
         """Decode one frame and hand it on; answer it here if it is none."""
         try:
-            request_id, message = codec.decode_request(body)
+            request_id, message = self.codec.decode_request(body)
         except codec.MalformedError as error:
             self._malformed(error)
             return
@@ -254,12 +252,14 @@ class Connection(Framed):
             None if self._transport is None else self._transport.get_extra_info("ssl_object")
         )
         if isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+            if not self._agree(message, body):
+                return
             if gate is not None:
                 self._challenge = gate.challenge(message, body)
                 challenge = Welcome(
                     server="rdzv", instance="", epoch=0, challenge=self._challenge.nonce
                 )
-                self.send(codec.encode(request_id, challenge))
+                self.send(self.codec.encode(request_id, challenge))
                 return
             if (names := tls.peer_names(ssl_object)) is not None:
                 self._server.identified(self, EVERYTHING, names)
@@ -275,6 +275,27 @@ class Connection(Framed):
             message = passed.hello
         self._server.received(self, request_id, message)
 
+    def _agree(self, hello: HelloNode | HelloWorker | HelloAdmin, body: bytes) -> bool:
+        """Settle the version that is spoken from here on; False if there is none."""
+        oldest, newest = agreement.announced(hello, body)
+        found = agreement.SPOKEN.agree(oldest, newest)
+        if found is None:
+            client = f" ({hello.client})" if hello.client else ""
+            self._no_version(agreement.versions(oldest, newest) + client)
+            self._server.lost(self, "no protocol version in common")
+            return False
+        self.codec = found
+        self._server.handle(Agreed(self.conn, found.version))
+        return True
+
+    def _no_version(self, theirs: str) -> None:
+        text = (
+            f"the client speaks protocol {theirs}, this server {agreement.SPOKEN} "
+            f"({self._server.version})"
+        )
+        self._server.refused(self, "version_refused", text)
+        self.goodbye(Goodbye(code=ErrorCode.UNSUPPORTED, message=text))
+
     def _malformed(self, error: codec.MalformedError) -> None:
         self._server.refused(self, "malformed_request", str(error))
         code = ErrorCode.MALFORMED if error.op_known else ErrorCode.UNSUPPORTED
@@ -287,7 +308,9 @@ class Connection(Framed):
     def _refuse(self, request_id: int, code: ErrorCode, text: str) -> None:
         text = text[: limits.TEXT_CHARS_MAX]
         self.send(
-            codec.encode(request_id, Error(code=code, message=text, action=ERRORS[code].action))
+            self.codec.encode(
+                request_id, Error(code=code, message=text, action=ERRORS[code].action)
+            )
         )
 
 

@@ -1,10 +1,9 @@
 """Does what the core wants: speaks on connections, opens and closes ports, writes the log."""
 
 from collections.abc import Iterable
-from itertools import repeat
 from typing import TYPE_CHECKING
 
-from rdzv_proto import codec
+from rdzv_proto.codec import Codec
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyPush, AnyReply, Error, Welcome
 from rdzv_server.core.coordinator import Coordinator
@@ -84,14 +83,13 @@ class Doer:
                 if connection is None:
                     return
                 if connection.greeted:
-                    connection.send(codec.encode(request_id, message))
+                    self._send(connection, request_id, message)
                 else:
                     self.answer_hello(connection, request_id, message)
             case Broadcast(conns, push):
-                self._send_frames(zip(conns, repeat(codec.encode(0, push))))
+                self._send_to_all(push, conns)
             case Release(to, reply):
-                tail = codec.encode_tail(reply)
-                self._send_tails(tail, to)
+                self._send_tails(reply, to)
             case Close(conn, goodbye):
                 connection = self._connections.pop(conn, None)
                 if connection is not None:
@@ -108,22 +106,40 @@ class Doer:
             case Error() if message.code in _NOT_LET_IN:
                 connection.deny(request_id, message)
                 return
-        connection.send(codec.encode(request_id, message))
+        self._send(connection, request_id, message)
 
-    def _send_tails(self, tail: bytes, to: Iterable[tuple[int, int]]) -> None:
-        """A large tail is shared by all who get it."""
+    @staticmethod
+    def _send(connection: Connection, request_id: int, message: AnyReply | AnyPush) -> None:
+        """A push that the version of the connection does not have is not sent."""
+        if request_id or connection.codec.has(type(message)):
+            connection.send(connection.codec.encode(request_id, message))
+
+    def _send_tails(self, reply: AnyReply, to: Iterable[tuple[int, int]]) -> None:
+        """A large tail is shared by all who get it in the same version."""
+        tails: dict[Codec, bytes] = {}
         for conn, number in to:
             connection = self._connections.get(conn)
             if connection is None:
                 continue
+            codec = connection.codec
+            if (tail := tails.get(codec)) is None:
+                tail = tails[codec] = codec.encode_tail(reply)
             if len(tail) < JOINED_BYTES_MAX:
                 connection.send(codec.frame(number, tail))
             else:
                 connection.send(codec.head(number, tail))
                 connection.send(tail)
 
-    def _send_frames(self, frames: Iterable[tuple[int, bytes]]) -> None:
-        for conn, frame in frames:
+    def _send_to_all(self, push: AnyPush, conns: Iterable[int]) -> None:
+        """Encoded once for each version; nothing where it does not have that push."""
+        frames: dict[Codec, bytes] = {}
+        for conn in conns:
             connection = self._connections.get(conn)
-            if connection is not None:
+            if connection is None:
+                continue
+            codec = connection.codec
+            if (frame := frames.get(codec)) is None:
+                frame = codec.encode(0, push) if codec.has(type(push)) else b""
+                frames[codec] = frame
+            if frame:
                 connection.send(frame)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rdzv_proto import __version__, codec
+from rdzv_proto import __version__, agreement
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Goodbye
 from rdzv_server.config import Config
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rdzv_server.http.side import Side
     from rdzv_server.storage.etcd.cluster import Cluster
 
-_BUSY = codec.encode(
+_BUSY = agreement.SPOKEN.oldest.encode(
     0,
     Goodbye(
         code=ErrorCode.SERVER_BUSY,

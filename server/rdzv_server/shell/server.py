@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 
-from rdzv_proto import codec
 from rdzv_proto.auth import Grant
 from rdzv_proto.messages import Alive as AliveReply
 from rdzv_proto.messages import AnyRequest
@@ -228,7 +227,7 @@ class Server:
             ):
                 self._ledger.take([Send(connection.conn, request_id, reply)])
             elif connection.greeted:  # most of the time
-                connection.send(codec.encode(request_id, reply))
+                connection.send(connection.codec.encode(request_id, reply))
             else:
                 self._doer.answer_hello(connection, request_id, reply)
 

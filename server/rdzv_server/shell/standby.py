@@ -10,7 +10,7 @@ import random
 import secrets
 from typing import cast
 
-from rdzv_proto import PROTOCOL_VERSION, codec, limits
+from rdzv_proto import agreement, codec, limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.framing import (
     MAGIC,
@@ -151,7 +151,7 @@ class Waiting(End):
             if opening is not Opening.RDZV:
                 self.abort()
                 return
-            if self._opening[len(MAGIC)] != PROTOCOL_VERSION:
+            if not agreement.SPOKEN.may_agree(self._opening[len(MAGIC)]):
                 self.send_on(self._standby.leader)  # whoever leads says which versions it speaks
                 return
             self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_HELLO)
@@ -164,7 +164,7 @@ class Waiting(End):
             self.abort()
 
     def _hello(self, body: bytes) -> None:
-        codec.decode_request(body)  # no hello of ours: who sends that is not kept
+        agreement.SPOKEN.oldest.decode_request(body)  # no hello of ours: who sends that is not kept
         self._deaf = True
         self._patient()
         self._standby.greeted(self)
@@ -188,7 +188,7 @@ class Waiting(End):
             retry_after_ms=0 if leader else RETRY_AFTER_MS,
             leader=leader,
         )
-        transport.write(codec.encode(0, goodbye))
+        transport.write(agreement.SPOKEN.oldest.encode(0, goodbye))
         transport.close()
         self._loop.call_later(CLOSE_S, self.abort)
 

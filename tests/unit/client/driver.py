@@ -4,8 +4,9 @@ import random
 from typing import Any, TypeVar
 
 from rdzv_client.proving import Prover
-from rdzv_client.session import Hello, Session
+from rdzv_client.session import Session
 from rdzv_client.session_events import Answered, Event, StateChanged
+from rdzv_client.wire import Hello
 from rdzv_proto import codec, limits
 from rdzv_proto.framing import PREAMBLE, FrameBuffer
 from rdzv_proto.messages import (

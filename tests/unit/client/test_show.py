@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rdzv_client import show
 from rdzv_proto.messages import (
@@ -80,6 +81,34 @@ def test_the_server_is_told_in_two_lines() -> None:
 
 
 @pytest.mark.parametrize(
+    ("oldest", "newest", "spoken", "text"),
+    [
+        (0, 1, None, " · protocol 1 · "),
+        (0, 1, 1, " · protocol 1 · "),
+        (1, 2, 2, " · protocol 1 to 2 · "),
+        (1, 2, 1, " · protocol 1 to 2 (1 with this client) · "),
+    ],
+)
+def test_s34_both_sides_versions_are_told_where_they_differ(
+    oldest: int, newest: int, spoken: int | None, text: str
+) -> None:
+    server = replace(SERVER, protocol=newest, protocol_min=oldest)
+    assert text in show.server_lines("host:29500", server, 0.001, spoken)
+
+
+def test_s34_nodes_are_told_apart_by_their_versions_only_where_those_differ() -> None:
+    new = [member(name, client="rdzv 2", protocol=2) for name in "ab"]
+    old = [member(name, client="rdzv 1", protocol=1) for name in "cdefghijkl"]
+    away = [member("m", client="rdzv 1", protocol=0)]
+    assert show.skew([], 2) == show.skew(new, 2) == show.skew([*new, *away], 2) == ""
+    assert show.skew(old, 0) == "", "it is not known what the server speaks"
+    behind = "10 × rdzv 1, protocol 1 (c, d, e, f, g, h, i, j, …)"
+    assert show.skew(old, 2) == behind
+    assert show.skew([*new, *old], 2) == f"{behind} · 2 × rdzv 2, protocol 2 (a, b)"
+    assert f"clients: {behind}" in show.run_lines(run(), old, 2).splitlines()
+
+
+@pytest.mark.parametrize(
     ("status", "text"),
     [
         (run(participants=3, members=4), "3 of 2:4"),
@@ -149,11 +178,12 @@ def test_the_document_has_every_key_even_where_nothing_is_known() -> None:
     bare = RunStatus(run="llama", phase="forming")
     nobody = MemberStatus(node_id="a-1", name="a", state="idle")
     empty = ServerStatus(server="", protocol=1, instance="", epoch=1, state="memory")
-    data = json.loads(show.document("host:29500", empty, 0.0, [(bare, [nobody], None)]))
+    data = json.loads(show.document("host:29500", empty, 0.0, 1, [(bare, [nobody], None)]))
     assert set(data) == {"server", "runs"}
     assert set(data["server"]) == {
         "server", "protocol", "instance", "epoch", "state", "uptime_ms", "stalls", "stalled_ms",
         "connections", "sessions", "runs", "denied", "read_only", "leader", "address", "round_trip_ms",
+        "protocol_min", "protocol_spoken",
     }  # fmt: skip
     assert set(data["runs"][0]) == {
         "run", "phase", "phase_age_ms", "fence", "policy", "members", "member_count",
@@ -161,14 +191,14 @@ def test_the_document_has_every_key_even_where_nothing_is_known() -> None:
     }  # fmt: skip
     assert set(data["runs"][0]["members"][0]) == {
         "node_id", "name", "state", "group_rank", "incarnation_age_ms", "heard_ms_ago", "address",
-        "peer",
+        "peer", "client", "protocol",
     }  # fmt: skip
 
 
 def test_the_document_holds_the_values_as_they_are() -> None:
     ended = Ended(kind="lost", reason="b \u00e4", node_id="b-1", exit_code=7)
     rows = [(run(members=2, ended=ended), [member("a", 0), member("b")], GenerationStatus(keys=3))]
-    data = json.loads(show.document("host:29500", SERVER, 0.0012345, rows))
+    data = json.loads(show.document("host:29500", SERVER, 0.0012345, 1, rows))
     assert data["server"]["address"] == "host:29500"
     assert data["server"]["round_trip_ms"] == pytest.approx(1.2345, abs=0.001)
     assert data["server"]["uptime_ms"] == 3_723_000
@@ -183,4 +213,4 @@ def test_the_document_holds_the_values_as_they_are() -> None:
 
 
 def test_the_document_of_an_idle_server_is_a_document_too() -> None:
-    assert json.loads(show.document("h:1", SERVER, 0.001, []))["runs"] == []
+    assert json.loads(show.document("h:1", SERVER, 0.001, 1, []))["runs"] == []

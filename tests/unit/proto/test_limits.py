@@ -73,6 +73,7 @@ def test_the_largest_hello_fits_before_anybody_has_a_name(kind: type[Message]) -
         "run": NAME, "node_id": NAME, "name": NAME, "incarnation": bytes(16), "attempt": HUGE,
         "lease_ms": limits.DURATION_MS_MAX, "resume": Resume(HUGE, HUGE, bytes(64)),
         "client": NAME, "fence": Fence(HUGE, HUGE), "rank": HUGE, "worker_token": bytes(64),
+        "protocol_max": limits.PROTOCOL_VERSION_MAX,
     }  # fmt: skip
     hello = kind(**{name: fields[name] for name in kind.__struct_fields__})
     assert size(hello) <= limits.FRAME_BYTES_MAX_HELLO
