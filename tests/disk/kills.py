@@ -84,6 +84,9 @@ def _kill(
     acked = max(ran.acked, before)
     last = max(ran.begun, acked + 1)
     try:
+        if ran.returncode >= 0:
+            tally.wrong += 1
+            tally.note(f"{call} {n}", "it was not killed")
         if arguments[0] == "repair":
             last = acked
             with suppress(StorageError):
