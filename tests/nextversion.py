@@ -1,14 +1,17 @@
-"""A protocol version 2 that does not exist, as a real one would be made: a table beside that of version 1.
+"""A next version that does not exist, made as a real one would be: of the protocol and of the stored records.
 
-It differs in every way in which versions may. `ping`, `pong` and the push `nudge` are new. A `barrier` has lost its
+Protocol version 2 is a table beside that of version 1. It differs in every way in which versions may. `ping`, `pong` and the push `nudge` are new. A `barrier` has lost its
 required `timeout_ms` and has `within_ms` with a default instead. `released` has lost `against`, and `kv_set` got
-a field with a default that version 1 knows nothing of.
+a field with a default that version 1 knows nothing of. Schema 2 marks the records of sessions, so that status
+shows which of them were brought forward.
 """
 
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import pytest
 from msgspec import field
+from msgspec.structs import replace
 
 from rdzv_proto import agreement, codec
 from rdzv_proto.agreement import Spoken
@@ -36,9 +39,14 @@ from rdzv_proto.messages import (
 )
 from rdzv_proto.versions import V1, Form, Version
 from rdzv_server.core import coordinator, dispatch
+from rdzv_server.core.durable.stored import StoredSession, key_of, pack, unpack
 from rdzv_server.core.events import Broadcast
 from rdzv_server.core.model import Role, Session
 from rdzv_server.core.tables import Tables
+from rdzv_server.shell import stored
+from rdzv_server.storage.base import Changes
+from rdzv_server.storage.schema import CURRENT, Schema
+from rdzv_server.storage.sqlite import SqliteStore
 
 WITHIN_MS = 60_000
 
@@ -154,3 +162,28 @@ def install(patch: pytest.MonkeyPatch, spoken: Spoken = BOTH) -> None:
     patch.setitem(dispatch.HANDLERS, ping, _ping)
     nodes = coordinator.ALLOWED[Role.NODE] | {ping}
     patch.setitem(coordinator.ALLOWED, Role.NODE, nodes)
+
+
+# --- stored records -------------------------------------------------------------------------------
+
+MIGRATED = " (brought forward)"
+
+
+def _mark(records: dict[bytes, bytes]) -> Changes:
+    sessions = {
+        key: unpack(value, StoredSession)
+        for key, value in records.items()
+        if key_of(key)[0] == "session"
+    }
+    return {
+        key: pack(replace(session, client=session.client + MIGRATED))
+        for key, session in sessions.items()
+    }
+
+
+SCHEMA_2 = Schema(CURRENT.version + 1, {CURRENT.version: _mark})
+
+
+def install_schema(patch: pytest.MonkeyPatch) -> None:
+    """From here on this process stores records of schema 2."""
+    patch.setattr(stored, "SqliteStore", partial(SqliteStore, layout=SCHEMA_2))

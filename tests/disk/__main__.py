@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from tests.disk import full, images, kills, traced
+from tests.disk import full, images, kills, migration, traced
 from tests.disk.tally import Tally
 
 QUICK_BYTES = 401
@@ -33,6 +33,7 @@ def campaigns(*, quick: bool, processes: int) -> Iterator[Tally | str]:
     missing = traced.available()
     if missing is None:
         yield from kills.campaign(QUICK_CALLS if quick else 1, processes)
+        yield migration.killed(QUICK_CALLS if quick else 1, processes)
     else:
         yield f"system calls: skipped, {missing}"
     yield from images.campaign(QUICK_BYTES if quick else 1, processes)

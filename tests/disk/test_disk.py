@@ -3,7 +3,7 @@
 import pytest
 
 from tests.disk import __main__ as disk
-from tests.disk import full, images, kills, traced
+from tests.disk import full, images, kills, migration, traced
 from tests.disk.tally import Tally
 
 PROCESSES = 2
@@ -32,6 +32,14 @@ def test_l7_s27_files_cut_anywhere_or_with_a_flipped_bit_lose_nothing_without_a_
 def test_l7_s26_killed_at_a_system_call_everything_acknowledged_is_there(name: str) -> None:
     need(traced.available())
     all_good(kills.killed(name, disk.QUICK_CALLS, PROCESSES))
+
+
+def test_l7_s26_a_migration_that_is_killed_leaves_the_old_state_or_the_new_one() -> None:
+    need(traced.available())
+    tally = migration.killed(3, PROCESSES)
+    all_good(tally)
+    assert tally.whole, "some were killed before"
+    assert tally.refused, "and some after"
 
 
 @pytest.mark.parametrize("lasting", [False, True])

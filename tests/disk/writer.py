@@ -1,6 +1,6 @@
 """A small process that uses a store and says on stdout what it was promised, so that it can be killed or
 lied to: `python -m tests.disk.writer write DIR FIRST LAST`, `… repair DIR`, `… fill DIR [tidy]`,
-`… short DIR BYTES`."""
+`… short DIR BYTES`, `… migrate DIR`."""
 
 import os
 import resource
@@ -110,6 +110,17 @@ def short(directory: Path, limit: int) -> int:
     return 0
 
 
+def migrate(directory: Path) -> int:
+    """Start as a later server does, and end."""
+    from tests.disk.migration import LATER
+
+    store = SqliteStore(directory / NAME, layout=LATER)
+    store.load()
+    say(f"migrated {store.migrated}")
+    store.close()
+    return 0
+
+
 def main() -> int:
     what, directory = sys.argv[1], Path(sys.argv[2])
     try:
@@ -119,6 +130,8 @@ def main() -> int:
             return fill(directory, tidy=len(sys.argv) > 3)
         if what == "short":
             return short(directory, int(sys.argv[3]))
+        if what == "migrate":
+            return migrate(directory)
         repair(directory / NAME)
         say("repaired")
     except StorageError as error:

@@ -101,7 +101,12 @@ def mend(config: Config) -> str:
 def _open(path: Path, config: Config) -> Stored:
     store = SqliteStore(path, force_network_fs=config.force_network_fs)
     try:
-        return Stored(store, store.load(), str(path))
+        stored = Stored(store, store.load(), str(path))
+        if store.migrated is not None:
+            was, now = store.migrated
+            text = "a server that knows only the older schema refuses it from now on"
+            log.event("state_migrated", was=was, now=now, records=len(stored.records), text=text)
+        return stored
     except BaseException:
         store.close()
         raise

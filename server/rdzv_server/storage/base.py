@@ -17,6 +17,7 @@ Cause = Literal[
     "access",  # rights, owner, a symbolic link, a read-only file system
     "network",  # a file system that cannot keep it safe
     "newer",  # written by a later version of the server
+    "older",  # written by a version too old to be brought forward
     "unsupported",  # the SQLite library here is too old
 ]
 """Why a store failed, for programs."""

@@ -103,9 +103,7 @@ def _repair(all_files: Files, layout: Schema) -> Report:
             "newer",
         )
     # A version that cannot be read: the oldest, since a migration may be repeated but not left out.
-    version = (
-        found.meta.schema if found.meta is not None else min([*layout.migrations, layout.version])
-    )
+    version = found.meta.schema if found.meta is not None else layout.oldest
     meta = schema.create(all_files, all_files.new, version, found.records.items())
     os.rename(all_files.new, all_files.repaired)
     files.sync_directory(all_files.directory)

@@ -14,7 +14,7 @@ from rdzv_server.storage.integrity import SUM_BYTES, Meta, Step
 
 Migration = Callable[[dict[bytes, bytes]], Changes]
 """What has to change in the records of one version to make them those of the next. It is given all
-records, verified; its changes are one commit, together with the new version."""
+records, verified; the changes of all migrations are one commit, together with the new version."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,36 @@ class Schema:
 
     Args:
         version: the one this server writes.
-        migrations: from each older version to the next.
+        migrations: from each older version to the next, from the oldest that is brought forward.
     """
 
     version: int
     migrations: Mapping[int, Migration] = field(default_factory=dict)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest version that can be brought forward."""
+        return min([*self.migrations, self.version])
+
+    def forward(self, version: int, records: dict[bytes, bytes]) -> dict[bytes, bytes | None]:
+        """Make records of an older version those of this one.
+
+        Args:
+            version: of the records, from `oldest`.
+            records: all of them; changed.
+
+        Returns:
+            What has changed.
+        """
+        changes: dict[bytes, bytes | None] = {}
+        for step in range(version, self.version):
+            for key, value in self.migrations[step](dict(records)).items():
+                changes[key] = value
+                if value is None:
+                    records.pop(key, None)
+                else:
+                    records[key] = value
+        return changes
 
 
 CURRENT = Schema(version=1)

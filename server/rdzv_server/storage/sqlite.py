@@ -58,6 +58,8 @@ class SqliteStore:
         self._meta: Meta | None = None
         self._failed: tuple[Meta, dict[bytes, bytes | None]] | None = None
         self._unsettled_bytes = 0
+        self.migrated: tuple[int, int] | None = None
+        """Schema versions, of before and now, if `load` brought the records forward."""
         files.prepare_directory(self._files.directory)
         if not force_network_fs:
             mounts.refuse_network(self._files.directory)
@@ -206,25 +208,28 @@ class SqliteStore:
             raise faults.translate(error, self._files.database, "make it") from None
 
     def _check_version(self, version: int) -> None:
-        known = self._layout.version
-        if version > known:
+        known, place = self._layout, self._files.database
+        if version > known.version:
             raise StorageError(
-                f"{self._files.database} has schema version {version}, and this server knows versions "
-                f"up to {known}: start the later version of rdzv-server that wrote it",
+                f"{place} has schema version {version}, and this server knows versions up to {known.version}: "
+                "start the later version of rdzv-server that wrote it, or the copy of all its files that was "
+                "made before the upgrade",
                 "newer",
+            )
+        if version < known.oldest:
+            raise StorageError(
+                f"{place} has schema version {version}, and this server brings versions from {known.oldest} on "
+                f"forward to {known.version}: start a version of rdzv-server in between first",
+                "older",
             )
 
     def _migrate(self, records: dict[bytes, bytes]) -> None:
-        """Bring records of an older version forward, one commit for each version."""
+        """Bring records of an older version forward, in one commit: a crash leaves the old ones or the new ones."""
         assert self._meta is not None
-        while self._meta.schema < self._layout.version:
-            changes = self._layout.migrations[self._meta.schema](dict(records))
-            self._commit(changes, self._meta.schema + 1)
-            for key, value in changes.items():
-                if value is None:
-                    records.pop(key, None)
-                else:
-                    records[key] = value
+        was, now = self._meta.schema, self._layout.version
+        if was < now:
+            self._commit(self._layout.forward(was, records), now)
+            self.migrated = was, now
 
 
 def _log_bytes(changes: Changes) -> int:

@@ -25,7 +25,7 @@ from rdzv_proto.messages import (
     Welcome,
 )
 from rdzv_server.config import DATABASE, Config
-from rdzv_server.core.durable.stored import StoredMeta, key_bytes, pack, unpack
+from rdzv_server.core.durable.stored import StoredMeta, StoredSession, key_bytes, pack, unpack
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.shell import ledger, log
 from rdzv_server.shell import stored as module
@@ -35,6 +35,7 @@ from rdzv_server.shell.stored import CommitNumbers, Stored, mend, new_epoch, ope
 from rdzv_server.storage import mounts
 from rdzv_server.storage.base import Cause, StorageError
 from rdzv_server.storage.sqlite import SqliteStore
+from tests import nextversion
 from tests.lab import EPOCH, RUN, Lab, policy
 from tests.unit.server.shell.peers import Peer, Shell
 from tests.unit.server.shell.waiting import pause, until
@@ -97,6 +98,31 @@ def test_what_was_stored_is_there_with_its_epoch(tmp_path: Path) -> None:
     assert found.records == lab.stored
     assert found.epoch == EPOCH
     found.store.close()
+
+
+def test_an_older_schema_is_brought_forward_with_a_line_in_the_log_and_an_older_server_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[tuple[str, str, dict[str, object]]]
+) -> None:
+    lab = Lab()
+    lab.world("a", "b", rules=policy(2))
+    fill(tmp_path / "x.db", lab.stored)
+    config = Config(state=f"sqlite:{tmp_path}/x.db")
+    with monkeypatch.context() as patch:
+        nextversion.install_schema(patch)
+        for _ in range(2):
+            found = open_stored(config)
+            assert found is not None
+            assert found.epoch == EPOCH
+            assert set(found.records) == set(lab.stored)
+            sessions = [v for k, v in found.records.items() if k.startswith(b"session")]
+            assert len(sessions) == 2
+            assert all(nextversion.MIGRATED in unpack(s, StoredSession).client for s in sessions)
+            found.store.close()
+    ((_, level, fields),) = [line for line in lines if line[0] == "state_migrated"]
+    assert (level, fields["was"], fields["now"]) == ("info", 1, 2)
+    assert fields["records"] == len(lab.stored)
+    with pytest.raises(StorageError, match="has schema version 2, and this server knows"):
+        open_stored(config)
 
 
 def test_records_are_not_shown_in_a_log(tmp_path: Path) -> None:

@@ -370,14 +370,43 @@ def test_a_later_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / NAME, layout=Schema(3))
     store.load()
     store.close()
+    before = files_of(tmp_path)
     with pytest.raises(
-        StorageError, match="version 3, and this server knows versions up to 1"
+        StorageError,
+        match=r"version 3, and this server knows versions up to 1: start the later version .* or the copy",
     ) as c:
         opened(tmp_path)
     assert c.value.cause == "newer"
+    assert files_of(tmp_path) == before, "and nothing was touched"
+    later = SqliteStore(tmp_path / NAME, layout=Schema(3))
+    assert later.load() == {}, "the later server starts on it as before"
+    later.close()
 
 
-def test_older_versions_are_brought_forward_step_by_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_version_too_old_to_be_brought_forward_is_refused_with_the_way_out(
+    tmp_path: Path, version: int
+) -> None:
+    store = SqliteStore(tmp_path / NAME, layout=Schema(version))
+    store.load()
+    store.close()
+    layout = Schema(5, {3: lambda records: {}, 4: lambda records: {}})
+    store = SqliteStore(tmp_path / NAME, layout=layout)
+    text = (
+        f"schema version {version}, and this server brings versions from 3 on forward to 5: start"
+    )
+    with pytest.raises(StorageError, match=text) as c:
+        store.load()
+    store.close()
+    assert c.value.cause == "older"
+
+
+def files_of(directory: Path) -> list[bytes]:
+    """What is stored: without the log, which is empty, and its index, which readers make as well."""
+    return [(directory / name).read_bytes() for name in (NAME, f"{NAME}-acked")]
+
+
+def test_older_versions_are_brought_forward_in_one_commit(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
     store.commit({b"old/a": b"1", b"old/b": b"2"})
     store.close()
@@ -387,11 +416,25 @@ def test_older_versions_are_brought_forward_step_by_step(tmp_path: Path) -> None
         return {**gone, **{key.replace(b"old", b"new"): value for key, value in records.items()}}
 
     layout = Schema(3, {1: rename, 2: lambda records: {b"count": b"%d" % len(records)}})
-    for _ in range(2):
+    for migrated in ((1, 3), None):
         store = SqliteStore(tmp_path / NAME, layout=layout)
         assert store.load() == {b"new/a": b"1", b"new/b": b"2", b"count": b"2"}
+        assert store.migrated == migrated
         assert store._meta is not None
-        assert (store._meta.schema, store._meta.number) == (3, 3)
+        assert (store._meta.schema, store._meta.number) == (3, 2), "commit 2 is all of it"
+        store.close()
+
+
+def test_what_one_migration_makes_the_next_may_take_away(tmp_path: Path) -> None:
+    store, _ = opened(tmp_path)
+    store.commit({b"a": b"1"})
+    store.close()
+    layout = Schema(
+        4, {1: lambda r: {b"b": b"2", b"c": b"3"}, 2: lambda r: {b"b": None}, 3: lambda r: {b"c": b"4"}}
+    )  # fmt: skip
+    for _ in range(2):
+        store = SqliteStore(tmp_path / NAME, layout=layout)
+        assert store.load() == {b"a": b"1", b"c": b"4"}
         store.close()
 
 
