@@ -19,9 +19,16 @@ AUDIT_TOOLS := bandit pip-audit uv
 # B105: takes names of variables and files with `token` in them for passwords.
 BANDIT_SKIP := B101,B105
 
+# All that concerns versions of the protocol and of the stored records; they are part of `make test` as well.
+UPGRADE_TESTS := tests/unit/proto/test_golden.py tests/unit/proto/test_versions.py tests/unit/proto/test_agreement.py \
+                 tests/unit/client/test_wire.py tests/unit/client/test_session_versions.py \
+                 tests/unit/server/shell/test_connection_versions.py tests/unit/server/storage/test_schema.py \
+                 tests/unit/server/storage/test_sqlite.py tests/e2e/test_upgrade.py \
+                 tests/disk/test_disk.py::test_l7_s26_a_migration_that_is_killed_leaves_the_old_state_or_the_new_one
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-restart test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
-        security disk ha format clean
+        security disk ha upgrade-test format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +68,9 @@ disk: $(VENV)/ready-test  ## crashes and faults of the disk, at every point (9 m
 
 ha: $(VENV)/ready-test  ## servers that take turns: 50 rounds of faults (8 minutes; Debian: etcd-server, etcd-client)
 	@$(BIN)/python -m tests.ha --rounds 50
+
+upgrade-test: $(VENV)/ready-test  ## clients and servers of two versions, older and newer state (2 minutes)
+	@$(BIN)/python -m pytest -q -rs $(UPGRADE_TESTS)
 
 test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
 	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu

@@ -13,7 +13,7 @@ from rdzv_proto import auth
 from tests.e2e.kit import leaks
 from tests.e2e.kit.agents import Agent, Launcher
 from tests.e2e.kit.leaks import Search
-from tests.e2e.kit.nodes import NcclNode, Node
+from tests.e2e.kit.nodes import NcclNode, NextNode, Node
 from tests.e2e.kit.processes import kill_marked, marked
 from tests.e2e.kit.server import Server
 
@@ -53,6 +53,10 @@ class Cluster:
     def nccl_node(self, server: Server | str, run: str, **options: Any) -> Node:
         """Start a raw node that takes part in NCCL communicators."""
         return self._node(NcclNode, server, run, options)
+
+    def next_node(self, server: Server | str, run: str, **options: Any) -> Node:
+        """Start a raw node that speaks the next protocol version as well."""
+        return self._node(NextNode, server, run, options)
 
     def _node(
         self, kind: type[Node], server: Server | str, run: str, options: dict[str, Any]

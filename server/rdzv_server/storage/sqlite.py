@@ -212,8 +212,8 @@ class SqliteStore:
         if version > known.version:
             raise StorageError(
                 f"{place} has schema version {version}, and this server knows versions up to {known.version}: "
-                "start the later version of rdzv-server that wrote it, or the copy of all its files that was "
-                "made before the upgrade",
+                "start the later version of rdzv-server that wrote it, or put back a copy from before the "
+                "upgrade and run `rdzv-server --repair`",
                 "newer",
             )
         if version < known.oldest:

@@ -162,3 +162,9 @@ class NcclNode(Node):
     """A raw node that takes part in NCCL communicators."""
 
     module = "tests.e2e.kit.ncclrank"
+
+
+class NextNode(Node):
+    """A raw node that speaks the next version of the protocol as well."""
+
+    module = "tests.e2e.kit.nextnode"

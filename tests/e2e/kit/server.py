@@ -72,6 +72,10 @@ class Server:
         self.ready = dict(part.split("=", 1) for part in line.split()[1:])
         self.port = int(self.ready["port"])
 
+    def become(self, module: str, *arguments: str) -> None:
+        """The next start runs another program, as after an upgrade, with these words before all others."""
+        self._command = [sys.executable, "-m", module, *arguments]
+
     @property
     def endpoint(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -373,7 +373,7 @@ def test_a_later_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
     before = files_of(tmp_path)
     with pytest.raises(
         StorageError,
-        match=r"version 3, and this server knows versions up to 1: start the later version .* or the copy",
+        match=r"version 3, and this server knows versions up to 1: start the later version .*, or put back",
     ) as c:
         opened(tmp_path)
     assert c.value.cause == "newer"
