@@ -229,7 +229,16 @@ def _option(name: str, **attrs: Any) -> Callable[[F], F]:
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    help="Least important events to log.",
+    help="Least important events to log: error, what keeps the server from its work; warning, what somebody should "
+    "look at; info, what runs and nodes do; debug, what every connection does.",
+)
+@_option(
+    "--log-level-file",
+    default="",
+    show_default=False,
+    metavar="FILE",
+    help="Take the level from this file, one word. Read again on SIGHUP, and when it changes; without the file, or "
+    "with nothing in it, --log-level counts.",
 )
 @_option(
     "--loop",
@@ -268,6 +277,7 @@ def command(**options: Any) -> None:
         _fail(str(error))
     try:
         from rdzv_server.shell.access import AccessError
+        from rdzv_server.shell.levels import LevelError
         from rdzv_server.shell.listen import ListenError, is_loopback
         from rdzv_server.shell.main import serve
         from rdzv_server.shell.stored import mend
@@ -288,7 +298,7 @@ def command(**options: Any) -> None:
                 "makes one), or --insecure-no-auth on a network that you trust."
             )
         sys.exit(serve(config))
-    except (ListenError, AccessError, StorageError) as error:
+    except (ListenError, AccessError, LevelError, StorageError) as error:
         _fail(str(error))
     except ImportError:
         _fail('--loop uvloop: uvloop is not installed: pip install "rdzv[server]"')

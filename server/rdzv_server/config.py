@@ -64,6 +64,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_keep_s: float = 600.0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level_file: str = ""
+    """Empty: none; the level stays what it is."""
     loop: Literal["auto", "uvloop", "asyncio"] = "auto"
 
     def check_http(self) -> None:

@@ -34,9 +34,9 @@ class Access:
         except ValueError as error:
             raise AccessError(str(error)) from None
 
-    def reloads(self) -> Reloads:
-        """What keeps them current."""
-        items = []
+    def reloads(self, *more: Reloadable) -> Reloads:
+        """What keeps them current, and what else is read from files."""
+        items = list(more)
         if self.tokens is not None:
             items.append(Reloadable("tokens", [self.tokens.path], self.tokens.reload))
         if self.tls is not None:

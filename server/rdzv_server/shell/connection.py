@@ -33,7 +33,7 @@ from rdzv_proto.messages import (
 )
 from rdzv_server.core.events import Agreed
 from rdzv_server.core.tcpstore.model import SHARED
-from rdzv_server.shell import tls
+from rdzv_server.shell import log, tls
 from rdzv_server.shell.framed import Framed
 from rdzv_server.shell.gate import Challenge
 from rdzv_server.shell.turns import Budget
@@ -82,6 +82,7 @@ class Connection(Framed):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer connected; nothing is told to the core before its preamble is good."""
         super().connection_made(transport)
+        log.debug("connection_opened", peer=self.peer)
         self._patience = self._server.connected(self)
 
     def data_received(self, data: bytes) -> None:
@@ -98,7 +99,9 @@ class Connection(Framed):
         """End of stream, reset, or cut by us."""
         self._gone()
         self._patient()
-        self._server.disconnected(self, "connection closed" if exc is None else str(exc))
+        reason = "connection closed" if exc is None else str(exc)
+        log.debug("connection_closed", peer=self.peer, reason=reason)
+        self._server.disconnected(self, reason)
 
     def _patient(self) -> None:
         """Nobody waits for a preamble any more."""
@@ -126,6 +129,10 @@ class Connection(Framed):
             What to send.
         """
         self.greeted = True
+        log.debug(
+            "connection_welcomed", peer=self.peer, run=run or "-", session=welcome.session,
+            resumed=welcome.resumed, protocol=self.codec.version,
+        )  # fmt: skip
         self._frames.frame_bytes_max = limits.FRAME_BYTES_MAX
         self._budget = Budget(self._server.now())
         self.share = self._server.turns.share(run)

@@ -18,12 +18,16 @@ TEXT_CHARS_MAX = 512
 
 Format = Literal["text", "json"]
 _FIRST = ["timestamp", "level", "event", "run", "node", "fence"]
-_LEVELS = {
+LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+"""From the least important on."""
+
+_level = "info"
+"""In force."""
 
 
 def set_up(form: Format, level: str) -> None:
@@ -46,17 +50,39 @@ def set_up(form: Format, level: str) -> None:
             _escape,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Write what is at least as important, from now on.
+
+    Args:
+        level: `debug`, `info`, `warning` or `error`.
+    """
+    global _level
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]))
+    _level = level
+
+
+def level() -> str:
+    """In force now."""
+    return _level
+
+
+def debug(name: str, **fields: object) -> None:
+    """Write an event that is told only when somebody looks closely; costs next to nothing otherwise."""
+    if _level == "debug":
+        event(name, "debug", **fields)
 
 
 def write(report: Report) -> None:
     """Write a report of the core."""
     logger = structlog.get_logger()
     logger.log(
-        _LEVELS[report.level],
+        LEVELS[report.level],
         report.event,
         run=report.run,
         node=report.node,
@@ -68,7 +94,7 @@ def write(report: Report) -> None:
 def event(name: str, level: str = "info", **fields: object) -> None:
     """Write an event of the shell itself."""
     structlog.get_logger().log(
-        _LEVELS[level], name, **{"run": "-", "node": "-", "fence": "-", **fields}
+        LEVELS[level], name, **{"run": "-", "node": "-", "fence": "-", **fields}
     )
 
 

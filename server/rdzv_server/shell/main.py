@@ -4,6 +4,7 @@ import gc
 
 from rdzv_server.config import Config
 from rdzv_server.shell import log, loop
+from rdzv_server.shell.levels import Levels
 from rdzv_server.shell.opened import Opened
 from rdzv_server.shell.process import Process
 
@@ -18,14 +19,14 @@ def serve(config: Config) -> int:
         Exit code: 0 after an orderly shutdown.
 
     Raises:
-        ListenError, AccessError, StorageError: it cannot start; see `Opened`.
+        ListenError, AccessError, StorageError, LevelError: it cannot start; see `Opened` and `Levels`.
         ImportError: uvloop was asked for by name and is missing.
     """
-    log.set_up(config.log_format, config.log_level)
+    levels = Levels(config)
     name = loop.pick(config.loop)
     if name == "asyncio" and config.loop == "auto":
         log.event("uvloop_missing", text="running on asyncio's own loop")
-    process = Process(config)
+    process = Process(config, levels)
     while (code := loop.run(process.serve(Opened(config)), name)) is None:
         gc.unfreeze()
     return code

@@ -20,9 +20,11 @@ from rdzv_server.http.numbers import Sources
 from rdzv_server.shell import log
 from rdzv_server.shell.accept import Acceptor
 from rdzv_server.shell.gate import Gate
+from rdzv_server.shell.levels import Levels
 from rdzv_server.shell.limiter import Lines
 from rdzv_server.shell.notify import Notifier
 from rdzv_server.shell.opened import Opened
+from rdzv_server.shell.reload import Reloads
 from rdzv_server.shell.server import Server
 from rdzv_server.shell.standing_by import StandingBy, join_cluster
 from rdzv_server.shell.store_listener import StorePorts
@@ -48,10 +50,11 @@ class Process:
 
     Args:
         config: of the server.
+        levels: of its log.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, levels: Levels) -> None:
+        self._config, self._levels = config, levels
         self._notifier = Notifier()
         self._ready_said = False
         self._owed: set[str] = set()
@@ -65,7 +68,8 @@ class Process:
         Raises:
             StorageError: etcd cannot be used.
         """
-        once = _Once(self._config, opened, self._notifier, self._say_ready)
+        reloads = opened.access.reloads(*self._levels.reloadable())
+        once = _Once(self._config, opened, reloads, self._notifier, self._say_ready)
         once.cluster = join_cluster(self._config, self._owed)
         try:
             await once.run(first=not self._ready_said)
@@ -104,6 +108,7 @@ class _Once:
     Args:
         config: of the server.
         opened: what it needs from outside.
+        reloads: what is read again on SIGHUP.
         notifier: to systemd.
         ready: says READY, if nobody has.
     """
@@ -112,6 +117,7 @@ class _Once:
         self,
         config: Config,
         opened: Opened,
+        reloads: Reloads,
         notifier: Notifier,
         ready: Callable[[Opened, int, str], None],
     ) -> None:
@@ -121,7 +127,7 @@ class _Once:
         self._instance = secrets.token_hex(8)
         self._stop = asyncio.Event()
         self._signals: list[signal.Signals] = []
-        self._reloads = opened.access.reloads()
+        self._reloads = reloads
         self._status = f"serving on {config.host}:{opened.port}"
         self.cluster: Cluster | None = None
         """Its part, where there are several servers."""
