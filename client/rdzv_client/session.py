@@ -20,7 +20,7 @@ from rdzv_client.proving import Prover, unauthenticated
 from rdzv_client.reconnect import Reconnect
 from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
 from rdzv_client.watch import Watch
-from rdzv_client.wire import Hello, Wire, strange
+from rdzv_client.wire import Hello, Wire
 from rdzv_proto import limits
 from rdzv_proto.agreement import Spoken
 from rdzv_proto.codec import MalformedError
@@ -201,12 +201,10 @@ class Session:
         self.wire.feed(data)
         try:
             while not self.wants_disconnect and (came := self.wire.pop()) is not None:
-                size, request_id, message = came
-                self._in_flight.received(size)
-                self._message(now, request_id, message)
+                self._in_flight.received(came[0])
+                self._message(now, *came[1:])
         except (FrameTooLargeError, MalformedError) as error:
-            first = b"" if self.state is State.CONNECTED else data
-            self.last_error = strange(self.where, error, first)
+            self.last_error = self.wire.strange(self.where, error)
             self.wants_disconnect = True
 
     def tick(self, now: float) -> None:

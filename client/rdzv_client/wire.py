@@ -35,6 +35,8 @@ class Wire:
         self._spoken = spoken or agreement.SPOKEN
         self._codec = self._spoken.oldest
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
+        self._first = b""
+        """Bytes of this connection."""
 
     @property
     def version(self) -> int:
@@ -44,7 +46,7 @@ class Wire:
     def opened(self) -> bytes:
         """A connection stands; returns its first bytes."""
         self._codec = self._spoken.oldest
-        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
+        self._frames, self._first = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT), b""
         return preamble(self._codec.version)
 
     def hello(self, request_id: int, hello: Hello) -> bytes:
@@ -75,6 +77,7 @@ class Wire:
 
     def feed(self, data: bytes) -> None:
         """Bytes came."""
+        self._first = self._first or data[: len(TLS_ALERT)]
         self._frames.feed(data)
 
     def pop(self) -> tuple[int, int, AnyReply | AnyPush] | None:
@@ -97,6 +100,17 @@ class Wire:
             return len(body), request_id, message
         return None
 
+    def strange(self, where: str, error: Exception) -> str:
+        """What to say of a server that is none.
+
+        Args:
+            where: the server, for texts.
+            error: why its bytes cannot be read.
+        """
+        if self._first.startswith(TLS_ALERT):
+            return f"{where} speaks TLS; this client was not told to (tls_ca)"
+        return f"{where} does not speak the rdzv protocol ({error})"
+
     def _settle(self, version: int) -> None:
         found = self._spoken.get(version)
         if found is None:
@@ -104,16 +118,3 @@ class Wire:
                 f"it chose protocol version {version}; this client speaks {self._spoken}"
             )
         self._codec = found
-
-
-def strange(where: str, error: Exception, data: bytes) -> str:
-    """What to say of a server that is none.
-
-    Args:
-        where: the server, for texts.
-        error: why its bytes cannot be read.
-        data: the bytes that came, if they were its first.
-    """
-    if data.startswith(TLS_ALERT):
-        return f"{where} speaks TLS; this client was not told to (tls_ca)"
-    return f"{where} does not speak the rdzv protocol ({error})"

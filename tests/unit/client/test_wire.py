@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdzv_client.wire import TLS_ALERT, Wire, strange
+from rdzv_client.wire import TLS_ALERT, Wire
 from rdzv_proto import agreement, codec, limits
 from rdzv_proto.codec import MalformedError
 from rdzv_proto.framing import PREAMBLE, FrameTooLargeError
@@ -62,6 +62,11 @@ def test_what_both_versions_have_is_never_lacking() -> None:
 
 
 def test_a_tls_alert_is_told_from_other_rubbish() -> None:
-    error = MalformedError("rubbish")
-    assert "speaks TLS" in strange("h:1", error, TLS_ALERT + b"\0")
-    assert strange("h:1", error, b"SSH-2.0") == "h:1 does not speak the rdzv protocol (rubbish)"
+    wire, error = Wire(), MalformedError("rubbish")
+    wire.feed(TLS_ALERT + b"\0")
+    assert wire.strange("h:1", error) == "h:1 speaks TLS; this client was not told to (tls_ca)"
+    other = "h:1 does not speak the rdzv protocol (rubbish)"
+    wire.opened()
+    for data in (codec.encode(8, Alive()), TLS_ALERT):  # only the first bytes say what it is
+        wire.feed(data)
+        assert wire.strange("h:1", error) == other
