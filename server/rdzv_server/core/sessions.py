@@ -197,15 +197,14 @@ def supersede(tables: Tables, session: Session) -> None:
         age_s=round(tables.t - session.opened_at, 3),
     )  # fmt: skip
     tables.remember_fenced(session)
-    connection = session.connection
     generations.session_replaced(tables, session)
-    remove(tables, session)
-    if connection is not None:
+    if session.connection is not None:
         tables.close(
-            connection,
+            session.connection,
             ErrorCode.FENCED,
             f"a new process has taken over node id {session.node_id!r} in run {session.run_id!r}",
         )
+    remove(tables, session)
 
 
 def remove(tables: Tables, session: Session) -> None:
