@@ -102,6 +102,27 @@ def test_s5_a_new_incarnation_fences_the_older_one_for_ever() -> None:
     assert not new.wire.closed
 
 
+def test_s5_a_replaced_process_is_told_that_it_is_fenced_and_nothing_before() -> None:
+    lab = Lab()
+    a = lab.node("a").join()
+    lab.node("a", incarnation=2)
+    last = a.wire.got[-1]
+    assert isinstance(last[1], Error), "its join is answered"
+    assert a.wire.goodbyes == [ErrorCode.FENCED]
+
+
+def test_t5_a_session_is_resumed_by_its_own_process_in_its_own_part_only() -> None:
+    lab = Lab()
+    (a,) = lab.world("a", rules=policy(1))
+    _, worker = a.worker()
+    assert isinstance(worker, Welcome)
+    stolen = Resume(worker.epoch, worker.session, worker.token)
+    assert code(a.hello(stolen)) == ErrorCode.UNAUTHENTICATED, "a worker's session is no node's"
+    twin = lab.node("a", incarnation=2, hello=False)
+    assert code(twin.hello(a.resume_proof)) == ErrorCode.UNAUTHENTICATED
+    assert a.resume().refused is None
+
+
 def test_s6_the_close_of_a_fenced_connection_changes_nothing_for_the_successor() -> None:
     lab = Lab()
     rules = policy(2)
