@@ -75,6 +75,11 @@ def finished(tables: Tables, session: Session, ask: Finished) -> Done:
         raise Refused(ErrorCode.STALE_GENERATION, f"generation {ask.fence} is over")
     if session.id not in generation.rank_of:
         raise Refused(ErrorCode.NOT_A_MEMBER, f"this node is not in generation {ask.fence}")
+    if member.join is not None:
+        raise Refused(
+            ErrorCode.STALE_GENERATION,
+            f"generation {ask.fence} is over, and this node has asked for the next one",
+        )
     generations.finish(tables, run, member)
     return Done()
 

@@ -256,6 +256,18 @@ def test_finished_is_accepted_just_after_the_generation_ended() -> None:
     assert lab.members()["a"].state == "finished"
 
 
+def test_finished_of_a_generation_is_refused_once_the_node_has_asked_for_the_next_one() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    old = b.live_fence()
+    b.join()
+    reply = b.ask(Finished(fence=old))
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.STALE_GENERATION
+    a.join()
+    assert (a.rank, b.rank) == (0, 1)
+
+
 def test_finished_needs_a_participant_of_that_generation() -> None:
     lab = Lab()
     a, _ = lab.world("a", "b", rules=policy(2))
