@@ -118,6 +118,13 @@ def test_s23_an_acknowledged_reply_is_forgotten_and_its_request_refused() -> Non
     assert value(a.add("n", 0, request_id=901)) == 1
 
 
+def test_a_refused_read_names_each_missing_key_once() -> None:
+    (a,) = Lab().world("a", rules=policy(1))
+    reply = a.wait("x", "y", "x", timeout_s=0)
+    assert isinstance(reply, Error)
+    assert reply.message.endswith("has no key 'x' and 'y'")
+
+
 def test_s23_the_window_of_unacknowledged_replies_is_bounded() -> None:
     a, _ = world(Lab(), "a", "b")
     taken = 0
