@@ -20,7 +20,7 @@ AUDIT_TOOLS := bandit pip-audit uv
 BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-restart test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
+.PHONY: help demo demo-restart test check unit sim stateful e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
         security disk format clean
 
 help:  ## show the targets
@@ -49,6 +49,9 @@ sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --crashes
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --durable
+
+stateful: $(VENV)/ready-test  ## the core beside a second, simple server: 2 million steps (half an hour)
+	@$(BIN)/python -m pytest -q tests/stateful --full
 
 e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
 	@$(BIN)/python -m pytest -q -rs tests/e2e --full
