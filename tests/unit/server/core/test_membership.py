@@ -208,6 +208,21 @@ def test_a_rank_hint_held_by_a_suspect_parks_the_join_until_that_is_settled() ->
     assert (new.rank, other.rank) == (0, 1)
 
 
+def test_of_two_joins_that_wait_for_a_suspect_s_rank_hint_the_first_gets_it() -> None:
+    lab = Lab()
+    rules = policy(3)
+    a = lab.node("a", rules=rules, hint=0).join()
+    a.lose()
+    first = lab.node("b", rules=rules, hint=0).join()
+    second = lab.node("c", rules=rules, hint=0).join()
+    assert first.answer is second.answer is None
+    lab.advance(1.2)
+    assert first.answer is None, "it waits for the others now"
+    assert second.code == ErrorCode.DUPLICATE_RANK
+    assert second.error is not None
+    assert "which b already has" in second.error.message
+
+
 def test_a_rank_hint_stays_with_a_suspect_that_comes_back() -> None:
     lab = Lab()
     a = lab.node("a", rules=policy(2), hint=0).join()

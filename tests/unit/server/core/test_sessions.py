@@ -1,5 +1,6 @@
 """Sessions: opened, resumed, suspected, lost, superseded; events keyed by session."""
 
+import msgspec
 import pytest
 
 from rdzv_proto.errors import ErrorCode
@@ -18,6 +19,7 @@ from rdzv_proto.messages import (
     Welcome,
 )
 from rdzv_server.core.burst import TOGETHER_S
+from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.events import Behind, Lost, StorageTrouble
 from rdzv_server.core.sessions import RECOVERY_S_PER_NODE
 from rdzv_server.core.settings import Settings
@@ -563,3 +565,46 @@ def _living(lab: Lab) -> set[str]:
 def _session(node: Node) -> int:
     assert node.welcome is not None
     return node.welcome.session
+
+
+def test_a_worker_comes_back_to_its_session_with_proof() -> None:
+    lab = Lab()
+    (a,) = lab.world("a", rules=policy(1))
+    wire, welcome = a.worker()
+    assert isinstance(welcome, Welcome)
+    lab.lose(wire)
+    hello = HelloWorker(
+        run=RUN, node_id="a", fence=a.live_fence(), rank=0, incarnation=lab.core.tables.sessions[welcome.session].incarnation,
+        worker_token=a.joined.worker_token if a.joined else b"", attempt=1,
+        resume=Resume(welcome.epoch, welcome.session, welcome.token),
+    )  # fmt: skip
+    again = lab.send(lab.connect(), 1, hello)
+    assert isinstance(again, Welcome)
+    assert again.resumed
+    assert again.session == welcome.session
+    stranger = msgspec.structs.replace(hello, incarnation=b"s" * 16)
+    refused = lab.send(lab.connect(), 1, stranger)
+    assert isinstance(refused, Error)
+    assert refused.code == ErrorCode.UNAUTHENTICATED
+
+
+def test_a_worker_of_a_run_that_was_forgotten_is_told_so() -> None:
+    lab = Lab(Settings(run_keep_s=1))
+    (a,) = lab.world("a", rules=policy(1))
+    a.leave("finished")
+    lab.advance(2)
+    _, reply = a.worker()
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.UNKNOWN_RUN
+
+
+def test_a_peer_that_takes_its_answers_is_alive_though_nothing_of_it_is_read() -> None:
+    lab = Lab()
+    a = lab.node("a", lease_s=2).join()
+    for _ in range(5):
+        lab.advance(1)
+        lab.apply(lab.core.handle(lab.now, TakesAnswers(a.wire.conn)))
+    assert "a" in lab.members()
+    lab.apply(lab.core.handle(lab.now, TakesAnswers(9_999)))  # gone meanwhile
+    lab.advance(2.2)
+    assert "a" not in lab.members()
