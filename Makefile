@@ -20,7 +20,7 @@ AUDIT_TOOLS := bandit pip-audit uv
 BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-restart test check unit sim stateful e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
+.PHONY: help demo demo-restart test check unit sim stateful coverage e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
         security disk format clean
 
 help:  ## show the targets
@@ -52,6 +52,14 @@ sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
 
 stateful: $(VENV)/ready-test  ## the core beside a second, simple server: 2 million steps (half an hour)
 	@$(BIN)/python -m pytest -q tests/stateful --full
+
+coverage: $(VENV)/ready-test  ## branches of the core that its tests reach, by module; fails below 95 % (6 minutes)
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run --parallel-mode -m pytest -q tests/unit/server/core tests/scenarios tests/stateful
+	@$(BIN)/coverage run --parallel-mode -m tests.sim --seeds 0-19
+	@$(BIN)/coverage run --parallel-mode -m tests.sim --seeds 0-19 --durable
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --sort=cover --show-missing --include='server/rdzv_server/core/*' --fail-under=95
 
 e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
 	@$(BIN)/python -m pytest -q -rs tests/e2e --full
