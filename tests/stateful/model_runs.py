@@ -24,9 +24,9 @@ class Runs(Inside):
         if size_of(policy, policy.max_nodes) == 0:
             raise NoError("MALFORMED")
         run = self.open_run(session.run)
-        if run.closed:
+        if run.closed and self.t - run.since < self.keep:
             raise NoError("RUN_CLOSED")
-        if run.over:
+        if run.over or run.closed:
             self._begin(run, policy)
         elif any(
             getattr(policy, name) != getattr(run.policy, name)
@@ -54,7 +54,7 @@ class Runs(Inside):
     def _begin(self, run: Run, policy: Policy) -> None:
         """A life of the run begins."""
         self.new_keys(run)
-        run.policy, run.over = policy, False
+        run.policy, run.over, run.closed = policy, False, False
         run.formed = run.renewals = run.announced = 0
         run.renewed = self.t
         run.enough_since = run.newcomer_first = run.forget_at = run.cannot_return = None

@@ -4,7 +4,7 @@ import pytest
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import CloseRun, Done, Error, Fence, Finished, Join, Joined, Leave
+from rdzv_proto.messages import CloseRun, Done, Error, Fence, Finished, Join, Joined, KvSet, Leave
 from rdzv_server.core.settings import Settings
 from tests.lab import RUN, Lab, beat_all, policy
 
@@ -420,6 +420,23 @@ def test_enough_unfinished_nodes_form_a_world_without_the_finished_one() -> None
 
 
 # --- closing -------------------------------------------------------------------------------------
+
+
+def test_a_closed_run_takes_joins_after_its_keep_time_though_it_is_still_used() -> None:
+    lab = Lab(Settings(run_keep_s=4))
+    a, b = lab.world("a", "b", rules=policy(2))
+    a.ask(CloseRun(run=RUN))
+    b.leave("failed")
+    for _ in range(3):
+        lab.advance(1)
+        for node in (a, b):
+            node.ask(KvSet(key="k", value=b""))  # of the run, which is kept for it
+    a.join()
+    assert a.code is ErrorCode.RUN_CLOSED
+    lab.advance(1.1)
+    a.join(again=False)
+    b.join(again=False)
+    assert (a.rank, b.rank) == (0, 1)
 
 
 def test_a_closed_run_ends_for_all_and_refuses_joins_for_its_keep_time() -> None:
