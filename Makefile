@@ -27,8 +27,9 @@ UPGRADE_TESTS := tests/unit/proto/test_golden.py tests/unit/proto/test_versions.
                  tests/disk/test_disk.py::test_l7_s26_a_migration_that_is_killed_leaves_the_old_state_or_the_new_one
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-restart test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
-        security disk ha upgrade-test format clean
+.PHONY: help demo demo-restart test check unit sim stateful coverage e2e security disk ha upgrade-test test-gpu \
+        bench torch-matrix deploy-check reference audit lock sbom format clean
+
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +57,17 @@ sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --crashes
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --durable
+
+stateful: $(VENV)/ready-test  ## the core beside a second, simple server: 2 million steps (half an hour)
+	@$(BIN)/python -m pytest -q tests/stateful --full
+
+coverage: $(VENV)/ready-test  ## branches of the core that its tests reach, by module; fails below 95 % (6 minutes)
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run --parallel-mode -m pytest -q tests/unit/server/core tests/scenarios tests/stateful
+	@$(BIN)/coverage run --parallel-mode -m tests.sim --seeds 0-19
+	@$(BIN)/coverage run --parallel-mode -m tests.sim --seeds 0-19 --durable
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --sort=cover --show-missing --include='server/rdzv_server/core/*' --fail-under=95
 
 e2e: $(VENV)/ready-test  ## real processes, every scenario in its full length
 	@$(BIN)/python -m pytest -q -rs tests/e2e --full

@@ -122,6 +122,8 @@ class Wire:
     got: list[tuple[int, AnyReply | AnyPush]] = field(default_factory=list)
     closed: bool = False
     goodbye: Goodbye | None = None
+    goodbyes: list[ErrorCode] = field(default_factory=list)
+    """Every reason that it was given."""
 
     def replies(self, request_id: int) -> list[AnyReply | AnyPush]:
         """All answers to one request."""
@@ -252,6 +254,9 @@ class Lab:
                 case Close(conn, goodbye):
                     self.wires[conn].closed = True
                     self.wires[conn].goodbye = goodbye
+                    self.wires[conn].goodbyes += (
+                        [] if goodbye is None else [ErrorCode(goodbye.code)]
+                    )
                 case Report():
                     self.reports.append(effect)
                 case OpenListener(listener):

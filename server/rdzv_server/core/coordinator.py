@@ -58,7 +58,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.model import Connection, Role, Session
 from rdzv_server.core.nccl import ends as nccl_ends
-from rdzv_server.core.refusal import Refused
+from rdzv_server.core.refusal import Refused, RefusedUnread
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
@@ -157,23 +157,25 @@ class Coordinator:
             session.heard_at = tables.t  # its deadline is early now: `expire` looks once more
         else:
             sessions.heard(tables, session)
+        keep = message.recorded
         try:
             reply = self._reply(connection, request_id, message)
         except Refused as refused:
             reply = refused.reply()
+            keep = keep and refused.recorded
             tables.denied += refused.code is ErrorCode.UNAUTHENTICATED
         if reply is None:
             return None
         session = connection.session
-        kept = message.recorded and tables.saves is not None  # it must be stored before it is told
+        stored = keep and tables.saves is not None  # before it is told
         among = (
-            kept or isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved
+            stored or isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved
         )
         if among and not self.looks(conn, message):
-            self._reply_among_others(connection, request_id, message, reply)
+            self._reply_among_others(connection, request_id, reply, keep=keep)
             return None
         if session is not None:
-            tables.settle(session, request_id, reply, keep=message.recorded)
+            tables.settle(session, request_id, reply, keep=keep)
         return reply
 
     def outcome(self) -> list[Effect]:
@@ -264,13 +266,13 @@ class Coordinator:
         tables.deadlines.set(("hello", event.conn, 0), tables.t + tables.settings.hello_timeout_s)
 
     def _reply_among_others(
-        self, connection: Connection, request_id: int, message: AnyRequest, reply: AnyReply
+        self, connection: Connection, request_id: int, reply: AnyReply, *, keep: bool
     ) -> None:
         tables, session = self.tables, connection.session
         if session is None:
             tables.effects.append(Send(connection.id, request_id, reply))
         else:
-            tables.answer(session, request_id, reply, keep=message.recorded)
+            tables.answer(session, request_id, reply, keep=keep)
             if isinstance(reply, Welcome) and reply.resumed:
                 nccl_ends.resumed(tables, session)
 
@@ -371,7 +373,7 @@ def _not_allowed(connection: Connection, message: AnyRequest) -> Refused:
         return Refused(ErrorCode.NOT_A_MEMBER, f"{message.op} before a hello", "Say hello first.")
     if type(message) in _HELLOS:
         return Refused(ErrorCode.MALFORMED, "a second hello on one connection")
-    return Refused(
+    return RefusedUnread(
         ErrorCode.UNSUPPORTED,
         f"{message.op} is not for {connection.role.value} connections",
         "Use the right kind of client.",

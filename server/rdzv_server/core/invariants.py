@@ -6,7 +6,7 @@ A breach raises AssertionError naming the rule of SEMANTICS.md and telling the r
 
 from rdzv_proto import limits
 from rdzv_proto.messages import Ended, Error, Fence, Joined, NcclIds, Released
-from rdzv_server.core.events import Effect, Release, Send
+from rdzv_server.core.events import Close, Effect, Release, Send
 from rdzv_server.core.model import Generation, Kind, Phase, Run
 from rdzv_server.core.nccl import unique_id
 from rdzv_server.core.nccl.ids import Record, State
@@ -48,7 +48,13 @@ def check_effects(tables: Tables, effects: list[Effect]) -> None:
         AssertionError: naming the broken rule.
     """
     _check_secrets(tables, effects)
+    ended: set[int] = set()
     for effect in effects:
+        if isinstance(effect, Close):
+            assert effect.conn not in ended, "a connection is cut twice: the first reason is told"
+            ended.add(effect.conn)
+        elif isinstance(effect, Send):
+            assert effect.conn not in ended, "something is sent on a connection after its end"
         if isinstance(effect, Release):
             assert not isinstance(effect.message, Joined), "S1: one rank for many nodes"
         if not isinstance(effect, Send) or not isinstance(effect.message, Joined):

@@ -56,7 +56,7 @@ def read(tables: Tables, session: Session, request_id: int, ask: Reading) -> Any
     if entries is not None:
         return _found(ask, entries)
     if ask.timeout_ms == 0:
-        raise _timeout(run, ask.fence, space.missing(keys), 0.0)
+        raise _timeout(run, ask.fence, space.missing([*dict.fromkeys(keys)]), 0.0)
     if waits.park(session, request_id):
         waiter = (session.id, request_id)
         space.wait(waiter, ask)

@@ -75,6 +75,11 @@ def finished(tables: Tables, session: Session, ask: Finished) -> Done:
         raise Refused(ErrorCode.STALE_GENERATION, f"generation {ask.fence} is over")
     if session.id not in generation.rank_of:
         raise Refused(ErrorCode.NOT_A_MEMBER, f"this node is not in generation {ask.fence}")
+    if member.join is not None:
+        raise Refused(
+            ErrorCode.STALE_GENERATION,
+            f"generation {ask.fence} is over, and this node has asked for the next one",
+        )
     generations.finish(tables, run, member)
     return Done()
 
@@ -130,9 +135,9 @@ def close_run(tables: Tables, grant: Grant, run_id: str, who: str, ask: CloseRun
 
 
 def _check_open(tables: Tables, run: Run) -> None:
-    if run.phase is Phase.CLOSED:
-        ago_s = tables.t - run.phase_at
-        left_s = max(0.0, tables.settings.run_keep_s - ago_s)
+    ago_s = tables.t - run.phase_at
+    left_s = tables.settings.run_keep_s - ago_s
+    if run.phase is Phase.CLOSED and left_s > 0:  # not longer, whoever still uses its keys
         raise Refused(
             ErrorCode.RUN_CLOSED,
             f"{run.reason} {words.seconds(ago_s)} ago; it refuses joins for another "
@@ -142,7 +147,7 @@ def _check_open(tables: Tables, run: Run) -> None:
 
 def _check_policy(tables: Tables, run: Run, session: Session, policy: Policy) -> None:
     """The first join of a run's life fixes the policy; later ones must agree (DESIGN 6.1)."""
-    if run.phase is Phase.ENDED or run.policy is None:
+    if run.phase in (Phase.ENDED, Phase.CLOSED) or run.policy is None:
         _begin_life(tables, run, session, policy)
         return
     fixed = run.policy

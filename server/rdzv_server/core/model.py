@@ -316,8 +316,12 @@ class Run:
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits for a key or at a barrier of the run itself."""
-        return bool(self.kv.waiters() or self.barriers.waiting())
+        """Somebody waits for a key or at a barrier: of the run itself, or of a generation that ended well."""
+        generation = self.generation
+        inside = generation is not None and (
+            generation.kv.waiters() or generation.barriers.waiting()
+        )
+        return bool(self.kv.waiters() or self.barriers.waiting() or inside)
 
     @property
     def forming(self) -> bool:

@@ -4,7 +4,7 @@ ENDED ── JOINED ──► FORMING ◄── MIN_UNMET ── LAST_CALL ─�
   ▲                    │ ───── MIN_MET ─────────►                     │
   │◄──── EMPTIED ──────┤◄────────────── GENERATION_ENDED ─────────────┤
   │◄───────────────────┴──────────── COMPLETED ───────────────────────┘
-any ── CLOSED ──► CLOSED
+any ── CLOSED ──► CLOSED ── JOINED (its keep time is over) ──► FORMING
 """
 
 import enum
@@ -31,6 +31,7 @@ class Cause(enum.Enum):
 
 TRANSITIONS: dict[tuple[Phase, Cause], Phase] = {
     (Phase.ENDED, Cause.JOINED): Phase.FORMING,
+    (Phase.CLOSED, Cause.JOINED): Phase.FORMING,
     (Phase.FORMING, Cause.MIN_MET): Phase.LAST_CALL,
     (Phase.LAST_CALL, Cause.MIN_UNMET): Phase.FORMING,
     (Phase.LAST_CALL, Cause.FORMED): Phase.LIVE,

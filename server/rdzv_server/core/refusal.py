@@ -22,6 +22,9 @@ class Refused(Exception):  # noqa: N818  (a refusal is an answer, not a fault)
         self.action = action or ERRORS[code].action
         self.retry_after_ms = retry_after_ms
 
+    recorded = True
+    """The answer is kept for a retry, if those of such requests are."""
+
     def reply(self) -> Error:
         """The refusal as a message."""
         return Error(
@@ -30,3 +33,9 @@ class Refused(Exception):  # noqa: N818  (a refusal is an answer, not a fault)
             action=self.action,
             retry_after_ms=self.retry_after_ms,
         )
+
+
+class RefusedUnread(Refused):
+    """A request was not even looked at, so no record of it is kept: nothing bounds how many there are."""
+
+    recorded = False

@@ -4,7 +4,7 @@ from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyReply, Joined
 from rdzv_server.core.model import Session
-from rdzv_server.core.refusal import Refused
+from rdzv_server.core.refusal import RefusedUnread
 from rdzv_server.core.tables import Tables
 
 
@@ -35,14 +35,14 @@ def check_window(session: Session, request_id: int) -> None:
     """Refuse a request whose reply could not be kept, or was forgotten.
 
     Raises:
-        Refused: MALFORMED, LIMIT_EXCEEDED.
+        RefusedUnread: MALFORMED, LIMIT_EXCEEDED.
     """
     if request_id <= session.acknowledged:
-        raise Refused(
+        raise RefusedUnread(
             ErrorCode.MALFORMED, f"the reply to request {request_id} was acknowledged before"
         )
     if len(session.replies) >= limits.REPLIES_RECORDED_MAX:
-        raise Refused(
+        raise RefusedUnread(
             ErrorCode.LIMIT_EXCEEDED,
             f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
         )

@@ -12,7 +12,7 @@ process cannot hurt its successor (S6).
 import hmac
 
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import HelloAdmin, HelloNode, HelloWorker, Resume, Welcome
+from rdzv_proto.messages import Fence, HelloAdmin, HelloNode, HelloWorker, Resume, Welcome
 from rdzv_server.core import generations, rights, waits, words
 from rdzv_server.core.model import Connection, Role, Run, Session
 from rdzv_server.core.refusal import Refused
@@ -51,8 +51,8 @@ def hello_node(tables: Tables, connection: Connection, hello: HelloNode) -> Welc
     session = tables.nodes.get(key)
     if hello.resume is not None:
         session = _proven(tables, hello.resume)
-        if (session.run_id, session.node_id) != key:
-            raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another node")
+        if _bound_to(session) != (Role.NODE, *key, hello.incarnation, None):
+            raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another process")
     elif session is not None and session.incarnation != hello.incarnation:
         supersede(tables, session)
         session = None
@@ -85,8 +85,8 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
     session = tables.workers.get(key)
     if hello.resume is not None:
         session = _proven(tables, hello.resume)
-        if (session.run_id, session.node_id, session.fence) != (*key[:2], hello.fence):
-            raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another worker")
+        if _bound_to(session) != (Role.WORKER, *key, hello.fence):
+            raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another process")
     resumed = session is not None
     if session is None:
         session = _open(tables, Role.WORKER, hello.run, hello.node_id, hello)
@@ -96,6 +96,11 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
         run.workers[session.id] = session
     _attach(tables, session, connection, hello.attempt)
     return _welcome(tables, session, hello.resume, resumed)
+
+
+def _bound_to(session: Session) -> tuple[Role, str, str, bytes, Fence | None]:
+    """What a session is for, and for nothing else (T5): one process, in its part."""
+    return session.role, session.run_id, session.node_id, session.incarnation, session.fence
 
 
 def _of_its_agent(tables: Tables, hello: HelloWorker) -> bool:
@@ -197,15 +202,14 @@ def supersede(tables: Tables, session: Session) -> None:
         age_s=round(tables.t - session.opened_at, 3),
     )  # fmt: skip
     tables.remember_fenced(session)
-    connection = session.connection
     generations.session_replaced(tables, session)
-    remove(tables, session)
-    if connection is not None:
+    if session.connection is not None:
         tables.close(
-            connection,
+            session.connection,
             ErrorCode.FENCED,
             f"a new process has taken over node id {session.node_id!r} in run {session.run_id!r}",
         )
+    remove(tables, session)
 
 
 def remove(tables: Tables, session: Session) -> None:

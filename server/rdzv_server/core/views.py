@@ -22,8 +22,7 @@ def view_of(run: Run, session: Session) -> View:
 def push_view(tables: Tables, run: Run) -> None:
     """Tell everyone who belongs to the run's generation how it stands."""
     generation = run.generation
-    if generation is None:
-        return
+    assert generation is not None, "a view of a generation that never was"
     sessions = [m.session for m in run.members.values() if m.session.id in generation.rank_of]
     sessions += [w for w in run.workers.values() if w.fence == generation.fence]
     tables.broadcast(sessions, ViewChanged(view=_view(run, generation)))

@@ -730,6 +730,33 @@ def test_promises_of_other_systems(promise: Callable[[Lab], None]) -> None:
     promise(Lab())
 
 
+def test_a_round_whose_member_is_lost_in_the_moment_in_which_its_time_is_up_is_decided_once() -> (
+    None
+):
+    lab = Lab()
+    a, b = world(lab, "a", "b")
+    b.lose()
+    a.meet(timeout_s=1.0, request_id=900)
+    lab.stall(0.19)
+    for _ in range(5):
+        lab.stall(0.19)  # each look at the clock finds more than one thing due
+    lab.advance(1)
+    assert len(answers(a, 900)) == 1
+
+
+def test_a_barrier_of_workers_needs_to_know_how_many() -> None:
+    lab = Lab()
+    (a,) = world(lab, "a")
+    wire, _ = a.worker()
+    ask = Barrier(fence=a.live_fence(), name="b", of="workers", timeout_ms=1000)
+    reply = lab.send(wire, 2, ask)
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.MALFORMED
+    assert lab.send(
+        wire, 3, Barrier(fence=a.live_fence(), name="b", of="workers", count=1, timeout_ms=1)
+    )
+
+
 def test_a_client_that_goes_while_it_waits_takes_its_payload_along() -> None:
     lab = Lab()
     big = b"x" * (limits.BARRIER_PAYLOADS_BYTES_MAX // 2)

@@ -370,7 +370,10 @@ def test_scale_ups_one_after_the_other_are_announced_ever_later() -> None:
             node.join()
         assert worlds(*nodes) == {i + 1}
     assert [round(wait) for wait in waits] == [1, 2, 4, 8]
-    lab.advance(generations.SCALE_UP_MEMORY_S + 1)
+    beat_all(lab, nodes, generations.SCALE_UP_MEMORY_S + 100, every=100)
+    lab.node("late", rules=rules, lease_s=600).join()
+    lab.advance(1.1)
+    assert nodes[0].waiting == 1, "scale-ups of long ago delay nobody"
 
 
 def test_nobody_is_restarted_for_a_newcomer_once_a_node_has_finished() -> None:

@@ -26,7 +26,7 @@ from rdzv_proto.messages import (
     KvValues,
 )
 from rdzv_server.core.settings import Settings
-from tests.lab import Lab, Node, beat_all, policy
+from tests.lab import RUN, Lab, Node, beat_all, policy
 
 
 def world(lab: Lab, *names: str) -> list[Node]:
@@ -116,6 +116,13 @@ def test_s23_an_acknowledged_reply_is_forgotten_and_its_request_refused() -> Non
     a.ask(Heartbeat(acknowledged=900))
     assert code(a.add("n", 1, request_id=900)) == ErrorCode.MALFORMED
     assert value(a.add("n", 0, request_id=901)) == 1
+
+
+def test_a_refused_read_names_each_missing_key_once() -> None:
+    (a,) = Lab().world("a", rules=policy(1))
+    reply = a.wait("x", "y", "x", timeout_s=0)
+    assert isinstance(reply, Error)
+    assert reply.message.endswith("has no key 'x' and 'y'")
 
 
 def test_s23_the_window_of_unacknowledged_replies_is_bounded() -> None:
@@ -285,6 +292,22 @@ def test_a_misspelt_run_is_noticed_by_those_who_only_look() -> None:
     for ask in (KvGet(key="k"), KvCheck(keys=["k"]), KvCount(), KvList()):
         assert code(a.ask(ask)) == ErrorCode.UNKNOWN_RUN
     assert not lab.core.tables.runs
+
+
+def test_l3_a_run_that_ended_is_not_forgotten_while_a_worker_waits_in_its_generation() -> None:
+    lab = Lab(Settings(run_keep_s=2))
+    (a,) = lab.world("a", rules=policy(1))
+    wire, _ = a.worker()
+    lab.send(wire, 2, KvGet(fence=a.live_fence(), key="k", timeout_ms=7_000))
+    a.leave("finished")
+    for _ in range(8):
+        lab.send(wire, 3, Heartbeat())
+        lab.advance(1)
+    answer = wire.replies(2)
+    assert [type(m) for m in answer] == [Error]
+    assert code(answer[0]) == ErrorCode.WAIT_TIMEOUT
+    lab.advance(3)
+    assert RUN not in lab.core.tables.runs
 
 
 def test_a_run_with_keys_only_is_forgotten_its_keep_time_after_the_last_use() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import CloseRun, Done, Error, Fence, Finished, Join, Joined, Leave
+from rdzv_proto.messages import CloseRun, Done, Error, Fence, Finished, Join, Joined, KvSet, Leave
 from rdzv_server.core.settings import Settings
 from tests.lab import RUN, Lab, beat_all, policy
 
@@ -208,6 +208,21 @@ def test_a_rank_hint_held_by_a_suspect_parks_the_join_until_that_is_settled() ->
     assert (new.rank, other.rank) == (0, 1)
 
 
+def test_of_two_joins_that_wait_for_a_suspect_s_rank_hint_the_first_gets_it() -> None:
+    lab = Lab()
+    rules = policy(3)
+    a = lab.node("a", rules=rules, hint=0).join()
+    a.lose()
+    first = lab.node("b", rules=rules, hint=0).join()
+    second = lab.node("c", rules=rules, hint=0).join()
+    assert first.answer is second.answer is None
+    lab.advance(1.2)
+    assert first.answer is None, "it waits for the others now"
+    assert second.code == ErrorCode.DUPLICATE_RANK
+    assert second.error is not None
+    assert "which b already has" in second.error.message
+
+
 def test_a_rank_hint_stays_with_a_suspect_that_comes_back() -> None:
     lab = Lab()
     a = lab.node("a", rules=policy(2), hint=0).join()
@@ -254,6 +269,18 @@ def test_finished_is_accepted_just_after_the_generation_ended() -> None:
     b.join()
     assert a.ask(Finished(fence=a.live_fence())) == Done()
     assert lab.members()["a"].state == "finished"
+
+
+def test_finished_of_a_generation_is_refused_once_the_node_has_asked_for_the_next_one() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    old = b.live_fence()
+    b.join()
+    reply = b.ask(Finished(fence=old))
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.STALE_GENERATION
+    a.join()
+    assert (a.rank, b.rank) == (0, 1)
 
 
 def test_finished_needs_a_participant_of_that_generation() -> None:
@@ -393,6 +420,23 @@ def test_enough_unfinished_nodes_form_a_world_without_the_finished_one() -> None
 
 
 # --- closing -------------------------------------------------------------------------------------
+
+
+def test_a_closed_run_takes_joins_after_its_keep_time_though_it_is_still_used() -> None:
+    lab = Lab(Settings(run_keep_s=4))
+    a, b = lab.world("a", "b", rules=policy(2))
+    a.ask(CloseRun(run=RUN))
+    b.leave("failed")
+    for _ in range(3):
+        lab.advance(1)
+        for node in (a, b):
+            node.ask(KvSet(key="k", value=b""))  # of the run, which is kept for it
+    a.join()
+    assert a.code is ErrorCode.RUN_CLOSED
+    lab.advance(1.1)
+    a.join(again=False)
+    b.join(again=False)
+    assert (a.rank, b.rank) == (0, 1)
 
 
 def test_a_closed_run_ends_for_all_and_refuses_joins_for_its_keep_time() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import Done, Error, Heartbeat, KvAdd, KvNumber
+from rdzv_proto.messages import Done, Error, Finished, Heartbeat, KvAdd, KvNumber
 from rdzv_server.core import replies
 from rdzv_server.core.refusal import Refused
 from tests.lab import Lab, policy
@@ -40,3 +40,21 @@ def test_a_session_that_never_acknowledges_is_refused_before_it_fills_the_memory
     session.replies.update(dict.fromkeys(range(100, 100 + limits.REPLIES_RECORDED_MAX), Done()))
     with pytest.raises(Refused, match="not acknowledged"):
         replies.check_window(session, 5_000)
+
+
+def test_t14_refusals_that_nothing_bounds_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REPLIES_RECORDED_MAX", 4)
+    lab = Lab()
+    (a,) = lab.world("a", rules=policy(1))
+    session = lab.core.tables.nodes[("llama", "a")]
+    for _ in range(9):
+        last = a.add("n")
+    assert isinstance(last, Error)
+    assert last.code == ErrorCode.LIMIT_EXCEEDED
+    assert len(session.replies) == 4
+    a.ask(Heartbeat(acknowledged=10_000))
+    assert isinstance(a.add("n", request_id=5_001), Error), "acknowledged before it was asked"
+    assert not session.replies
+    wire, _ = a.worker()
+    lab.send(wire, 7, Finished(fence=a.live_fence()))  # not for workers
+    assert not any(worker.replies for worker in lab.core.tables.workers.values())

@@ -1,5 +1,6 @@
 """Sessions: opened, resumed, suspected, lost, superseded; events keyed by session."""
 
+import msgspec
 import pytest
 
 from rdzv_proto.errors import ErrorCode
@@ -18,6 +19,7 @@ from rdzv_proto.messages import (
     Welcome,
 )
 from rdzv_server.core.burst import TOGETHER_S
+from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.events import Behind, Lost, StorageTrouble
 from rdzv_server.core.sessions import RECOVERY_S_PER_NODE
 from rdzv_server.core.settings import Settings
@@ -100,6 +102,27 @@ def test_s5_a_new_incarnation_fences_the_older_one_for_ever() -> None:
     assert code(old.hello(proof)) == ErrorCode.FENCED
     assert code(old.hello()) == ErrorCode.FENCED, "live twins must not ping-pong"
     assert not new.wire.closed
+
+
+def test_s5_a_replaced_process_is_told_that_it_is_fenced_and_nothing_before() -> None:
+    lab = Lab()
+    a = lab.node("a").join()
+    lab.node("a", incarnation=2)
+    last = a.wire.got[-1]
+    assert isinstance(last[1], Error), "its join is answered"
+    assert a.wire.goodbyes == [ErrorCode.FENCED]
+
+
+def test_t5_a_session_is_resumed_by_its_own_process_in_its_own_part_only() -> None:
+    lab = Lab()
+    (a,) = lab.world("a", rules=policy(1))
+    _, worker = a.worker()
+    assert isinstance(worker, Welcome)
+    stolen = Resume(worker.epoch, worker.session, worker.token)
+    assert code(a.hello(stolen)) == ErrorCode.UNAUTHENTICATED, "a worker's session is no node's"
+    twin = lab.node("a", incarnation=2, hello=False)
+    assert code(twin.hello(a.resume_proof)) == ErrorCode.UNAUTHENTICATED
+    assert a.resume().refused is None
 
 
 def test_s6_the_close_of_a_fenced_connection_changes_nothing_for_the_successor() -> None:
@@ -542,3 +565,46 @@ def _living(lab: Lab) -> set[str]:
 def _session(node: Node) -> int:
     assert node.welcome is not None
     return node.welcome.session
+
+
+def test_a_worker_comes_back_to_its_session_with_proof() -> None:
+    lab = Lab()
+    (a,) = lab.world("a", rules=policy(1))
+    wire, welcome = a.worker()
+    assert isinstance(welcome, Welcome)
+    lab.lose(wire)
+    hello = HelloWorker(
+        run=RUN, node_id="a", fence=a.live_fence(), rank=0, incarnation=lab.core.tables.sessions[welcome.session].incarnation,
+        worker_token=a.joined.worker_token if a.joined else b"", attempt=1,
+        resume=Resume(welcome.epoch, welcome.session, welcome.token),
+    )  # fmt: skip
+    again = lab.send(lab.connect(), 1, hello)
+    assert isinstance(again, Welcome)
+    assert again.resumed
+    assert again.session == welcome.session
+    stranger = msgspec.structs.replace(hello, incarnation=b"s" * 16)
+    refused = lab.send(lab.connect(), 1, stranger)
+    assert isinstance(refused, Error)
+    assert refused.code == ErrorCode.UNAUTHENTICATED
+
+
+def test_a_worker_of_a_run_that_was_forgotten_is_told_so() -> None:
+    lab = Lab(Settings(run_keep_s=1))
+    (a,) = lab.world("a", rules=policy(1))
+    a.leave("finished")
+    lab.advance(2)
+    _, reply = a.worker()
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.UNKNOWN_RUN
+
+
+def test_a_peer_that_takes_its_answers_is_alive_though_nothing_of_it_is_read() -> None:
+    lab = Lab()
+    a = lab.node("a", lease_s=2).join()
+    for _ in range(5):
+        lab.advance(1)
+        lab.apply(lab.core.handle(lab.now, TakesAnswers(a.wire.conn)))
+    assert "a" in lab.members()
+    lab.apply(lab.core.handle(lab.now, TakesAnswers(9_999)))  # gone meanwhile
+    lab.advance(2.2)
+    assert "a" not in lab.members()
