@@ -38,6 +38,7 @@ from rdzv_server.core import (
     rights,
     sessions,
     status,
+    waits,
 )
 from rdzv_server.core.durable import restoring
 from rdzv_server.core.events import Alive as TakesAnswers
@@ -156,6 +157,8 @@ class Coordinator:
             session.heard_at = tables.t  # its deadline is early now: `expire` looks once more
         else:
             sessions.heard(tables, session)
+        if session is not None and request_id in session.parked:
+            return waits.asked_again(session, request_id, message)
         try:
             reply = self._reply(connection, request_id, message)
         except Refused as refused:
@@ -266,12 +269,14 @@ class Coordinator:
         self, connection: Connection, request_id: int, message: AnyRequest, reply: AnyReply
     ) -> None:
         tables, session = self.tables, connection.session
-        if session is None:
+        if session is None or isinstance(
+            reply, Welcome
+        ):  # of a connection: no request of the session ends
             tables.effects.append(Send(connection.id, request_id, reply))
         else:
             tables.answer(session, request_id, reply, keep=message.recorded)
-            if isinstance(reply, Welcome) and reply.resumed:
-                nccl_ends.resumed(tables, session)
+        if session is not None and isinstance(reply, Welcome) and reply.resumed:
+            nccl_ends.resumed(tables, session)
 
     def _reply(
         self, connection: Connection, request_id: int, message: AnyRequest
@@ -332,8 +337,6 @@ class Coordinator:
             recorded = session.replies.get(request_id)
             if recorded is not None and not replies.outdated(tables, session, recorded):
                 return recorded
-            if request_id in session.parked:
-                return None
             replies.check_window(session, request_id)
         return handler(tables, session, request_id, message)
 
