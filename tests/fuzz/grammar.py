@@ -9,6 +9,7 @@ import copy
 import functools
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,10 @@ JUNK: tuple[Plain, ...] = (
 TEXT_CHARS, LIST_ITEMS, BYTES = 140, 5, 200
 """The most that a value has without a reason: most limits are near the first, none of the others is tried."""
 
+KNOWN = 0.9
+"""How often a field has a value that means something; a message has up to a dozen fields, and one that means nothing
+is enough for most to be refused at once."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -44,7 +49,7 @@ def fields_of(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
 
 @dataclass
 class Known:
-    """What means something where messages go: values by the name of the field, tried half of the time."""
+    """What means something where messages go: values by the name of the field."""
 
     by_field: dict[str, list[Plain]] = field(default_factory=dict)
 
@@ -59,11 +64,18 @@ class Grammar:
     Args:
         rng: the only source of randomness.
         known: what to take values from.
+        kinds: of requests; none: all.
         rubbish: of how many of `any` nothing can be expected, not even a number to answer to.
     """
 
-    def __init__(self, rng: random.Random, known: Known, rubbish: float = 0.15) -> None:
-        self.rng, self.known, self.rubbish = rng, known, rubbish
+    def __init__(
+        self,
+        rng: random.Random,
+        known: Known,
+        rubbish: float = 0.15,
+        kinds: Sequence[type[Request]] = (),
+    ) -> None:
+        self.rng, self.known, self.rubbish, self.kinds = rng, known, rubbish, kinds or KINDS
         self._ids = itertools.count(20)
 
     def payload(self, kind: type[msgspec.Struct]) -> Plain:
@@ -107,14 +119,14 @@ class Grammar:
 
     def any_valid(self) -> bytes:
         """Of a request of any kind."""
-        return self.body(self.rng.choice(KINDS))
+        return self.body(self.rng.choice(self.kinds))
 
     def any(self) -> bytes:
         """Most of them valid, a quarter nearly, and rubbish."""
         chance = self.rng.random()
         if chance < self.rubbish:
             return self.mutated()
-        return self.near(self.rng.choice(KINDS)) if chance > 0.75 else self.any_valid()
+        return self.near(self.rng.choice(self.kinds)) if chance > 0.75 else self.any_valid()
 
     # --- values -------------------------------------------------------------------------------
 
@@ -127,7 +139,7 @@ class Grammar:
 
     def _field(self, one: inspect.Field) -> Plain:
         values = self.known.by_field.get(one.name)
-        if values and self.rng.random() < 0.7:
+        if values and self.rng.random() < KNOWN:
             return self.rng.choice(values)
         return self._value(one.type)
 

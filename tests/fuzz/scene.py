@@ -1,7 +1,5 @@
 """A real core with something going on in it, made the same way for every input: tests/lab.py, peopled."""
 
-import hashlib
-
 from rdzv_proto import codec
 from rdzv_proto.messages import AnyRequest, Goodbye, Joined, KvSet
 from rdzv_proto.messages import Barrier as MeetAt
@@ -9,6 +7,7 @@ from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.events import Broadcast, Close, Effect, Event, Received, Release, Send
 from tests.fuzz.grammar import Known
 from tests.fuzz.watch import Watch
+from tests.ids import unique_id
 from tests.lab import EPOCH, RUN, Lab, Node, StoreWire, Wire, policy
 
 OTHER = "other"
@@ -55,27 +54,29 @@ class Scene:
         known.learn("run", RUN, OTHER, "new")
         known.learn("only", RUN, "")
         known.learn("node_id", "n0", "n1", "n2", "m0", "x")
-        known.learn("fence", fence, fence, fence, [EPOCH, 2], [EPOCH - 1, 1], None)
+        known.learn("fence", *[fence] * 9, [EPOCH, 2], [EPOCH - 1, 1], None)
         known.learn("last", fence, [EPOCH, 2], None)
         known.learn("key", "k", "l", "")
         known.learn("keys", ["k"], ["l"], ["k", "l"], ["k", "k"], [])
         known.learn("name", "b", "c", "d")
-        known.learn("group", "g", "h")
+        known.learn("group", "g", "g", "h")
         known.learn("of", "nodes", "workers", "count")
         known.learn("count", 1, 2, 3)
         known.learn("members", [0], [0, 1], [1], [])
         known.learn("round", None, 1, 2, 3)
-        known.learn("rank", 0, 1, 2)
-        known.learn("nranks", 1, 2)
-        known.learn("n_ids", 1, 2)
-        known.learn("attempt", 1, 2, 3)
+        known.learn("rank", 0, 0, 1, 1, 2)
+        known.learn("nranks", 1, 2, 2)
+        known.learn("n_ids", 1, 1, 2)
+        known.learn("attempt", 0, 0, 1)
+        known.learn("index", 0, 0, 1)
+        known.learn("minter", None, 0)
+        known.learn("version", 0)
         known.learn("worker_token", self.joined.worker_token)
         known.learn("incarnation", *(node.incarnation for node in self.nodes), b"i" * 16)
         known.learn(
             "policy", *({"min_nodes": 2, "max_nodes": n, "last_call_timeout_ms": 0} for n in (2, 3))
         )
-        known.learn("unique_id", *(_id(n) for n in range(3)))
-        known.learn("ids", *([_id(n)] for n in range(3)), [_id(1), _id(2)])
+        known.learn("id", *(unique_id(n) for n in range(3)), b"\0" * 128)
         known.learn("acknowledged", 0, 0, 1)
         known.learn("timeout_ms", 0, 1, 500, 60_000)
         for node in self.nodes:
@@ -164,7 +165,3 @@ def check_readable(effect: Effect) -> None:
 def _read(request_id: int, message: object) -> None:
     frame = codec.encode(request_id, message)  # type: ignore[arg-type]
     assert codec.decode_answer(frame[4:]) == (request_id, message), f"read otherwise: {message!r}"
-
-
-def _id(number: int) -> bytes:
-    return hashlib.sha512(bytes([number])).digest() * 2

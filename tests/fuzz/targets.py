@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rdzv_proto import auth, codec, framing, limits, tcpstore
 from rdzv_proto.auth import EVERYTHING, Grant, Scope, Token, Transcript
-from rdzv_proto.messages import Authenticate, HelloAdmin, HelloNode, HelloWorker
+from rdzv_proto.messages import REQUESTS, Authenticate, HelloAdmin, HelloNode, HelloWorker, Request
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.durable.restoring import UnreadableError, in_new_epoch
 from rdzv_server.core.settings import Settings
@@ -111,6 +111,23 @@ def decoding(data: bytes, watch: Watch) -> None:
 # --- messages to the core ---------------------------------------------------------------------
 
 
+def _theme(*starts: str) -> tuple[type[Request], ...]:
+    return tuple(kind for op, kind in REQUESTS.items() if op.startswith(starts))
+
+
+THEMES = (
+    (),
+    (),
+    _theme("hello_", "join", "leave", "finished", "heartbeat", "close_run"),
+    _theme("barrier", "heartbeat", "leave", "finished"),
+    _theme("nccl_", "heartbeat"),
+    _theme("nccl_", "join", "leave", "hello_"),
+    _theme("kv_", "heartbeat", "join"),
+    _theme("list_", "members", "show_", "status", "barrier", "nccl_", "master_", "workers_"),
+)
+"""What an input is about, by three bits of its first byte: what belongs together is rarely said together by chance."""
+
+
 def dispatch(data: bytes, watch: Watch) -> None:
     """Steps in a core with something going on: every rule holds after each, and when everybody has gone.
 
@@ -128,7 +145,7 @@ def dispatch(data: bytes, watch: Watch) -> None:
         if what < 16:
             seed = int.from_bytes(data[at : at + 2], "big")
             at += 2
-            grammar = Grammar(random.Random(seed), known)
+            grammar = Grammar(random.Random(seed), known, kinds=THEMES[first >> 5])
             scene.frame(place, grammar.any_valid() if what < 12 else grammar.any())
         elif what < 26:
             size = int.from_bytes(data[at : at + 2], "big") % 2048
