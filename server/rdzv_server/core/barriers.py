@@ -232,7 +232,7 @@ def _enter(
             f"{_title(barrier)}: the payloads together would exceed "
             f"{limits.BARRIER_PAYLOADS_BYTES_MAX} bytes",
         )
-    waits.park(arrival.session, arrival.request_id)
+    waits.park(arrival.session, arrival.request_id, Barrier)
     if old is not None:
         refusal = Refused(ErrorCode.SUPERSEDED, "a newer arrival of this member took its place")
         tables.answer(old.session, old.request_id, refusal.reply(), keep=True)

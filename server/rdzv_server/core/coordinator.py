@@ -38,6 +38,7 @@ from rdzv_server.core import (
     rights,
     sessions,
     status,
+    waits,
 )
 from rdzv_server.core.durable import restoring
 from rdzv_server.core.events import (
@@ -157,6 +158,8 @@ class Coordinator:
             session.heard_at = tables.t  # its deadline is early now: `expire` looks once more
         else:
             sessions.heard(tables, session)
+        if session is not None and request_id in session.parked:
+            return waits.asked_again(session, request_id, message)
         keep = message.recorded
         try:
             reply = self._reply(connection, request_id, message)
@@ -269,12 +272,14 @@ class Coordinator:
         self, connection: Connection, request_id: int, reply: AnyReply, *, keep: bool
     ) -> None:
         tables, session = self.tables, connection.session
-        if session is None:
+        if session is None or isinstance(
+            reply, Welcome
+        ):  # of a connection: no request of the session ends
             tables.effects.append(Send(connection.id, request_id, reply))
         else:
             tables.answer(session, request_id, reply, keep=keep)
-            if isinstance(reply, Welcome) and reply.resumed:
-                nccl_ends.resumed(tables, session)
+        if session is not None and isinstance(reply, Welcome) and reply.resumed:
+            nccl_ends.resumed(tables, session)
 
     def _reply(
         self, connection: Connection, request_id: int, message: AnyRequest
@@ -335,8 +340,6 @@ class Coordinator:
             recorded = session.replies.get(request_id)
             if recorded is not None and not replies.outdated(tables, session, recorded):
                 return recorded
-            if request_id in session.parked:
-                return None
             replies.check_window(session, request_id)
         return handler(tables, session, request_id, message)
 

@@ -316,7 +316,7 @@ def _park(
         run.newcomer_last_at = tables.t
     run.joins[member.node_id] = member
     _remember(run, member.node_id, ask.expected_nodes)
-    session.parked.add(request_id)
+    session.parked[request_id] = Join
     roster.recount(run, member)
     tables.touch(run)
     tables.report(

@@ -14,6 +14,7 @@ from rdzv_proto.auth import EVERYTHING, Grant
 from rdzv_proto.messages import (
     Address,
     AnyReply,
+    AnyRequest,
     Ended,
     Fence,
     MasterProbe,
@@ -97,8 +98,8 @@ class Session:
     """Of these, the ones that are not stored: assignments, which are made anew, and decisions of barriers, which are
     stored with the barrier."""
     acknowledged: int = 0
-    parked: set[int] = field(default_factory=set)
-    """Ids of requests that wait for their answer."""
+    parked: dict[int, type[AnyRequest]] = field(default_factory=dict)
+    """Ids of requests that wait for their answer, and what they are."""
     member: "Member | None" = None
     fence: Fence | None = None
     """The generation a worker is attached to."""

@@ -160,8 +160,7 @@ class Tables:
     ) -> None:
         """The request does not wait any more; with `keep` its reply is recorded for a retry, and stored unless
         it is stored somewhere else (`apart`)."""
-        if request_id in session.parked:
-            session.parked.discard(request_id)
+        if session.parked.pop(request_id, None) is not None:
             self.deadlines.cancel(("wait", session.id, request_id))
         if keep and session.replies.get(request_id) is not message:
             session.replies[request_id] = message

@@ -6,7 +6,7 @@ for, by its deadline, by the end of its generation (S11), or with its session; w
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import Error, Fence
+from rdzv_proto.messages import AnyRequest, Error, Fence
 from rdzv_server.core.durable.saving import OF_GENERATION, keys_of_space
 from rdzv_server.core.model import Generation, Phase, Role, Run, Session
 from rdzv_server.core.refusal import Refused
@@ -48,7 +48,7 @@ def generation_of(tables: Tables, session: Session, fence: Fence) -> tuple[Run, 
     return run, generation
 
 
-def park(session: Session, request_id: int) -> bool:
+def park(session: Session, request_id: int, kind: type[AnyRequest]) -> bool:
     """Let a request wait; False if it waits already.
 
     Raises:
@@ -61,8 +61,22 @@ def park(session: Session, request_id: int) -> bool:
             ErrorCode.LIMIT_EXCEEDED,
             f"{limits.PARKED_PER_SESSION_MAX} requests of this session wait already",
         )
-    session.parked.add(request_id)
+    session.parked[request_id] = kind
     return True
+
+
+def asked_again(session: Session, request_id: int, message: AnyRequest) -> Error | None:
+    """A retry of a request that waits: nothing is to be done. Another request under its id would end that wait
+    for the session and not for what it waits for.
+
+    Returns:
+        None for a retry, otherwise the refusal; it must not be taken for the end of the wait.
+    """
+    kind = session.parked[request_id]
+    if type(message) is kind:
+        return None
+    text = f"request id {request_id} is that of a {kind.op} that still waits"
+    return Refused(ErrorCode.MALFORMED, text).reply()
 
 
 def generation_over(tables: Tables, run: Run, generation: Generation) -> None:

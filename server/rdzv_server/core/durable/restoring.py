@@ -34,6 +34,10 @@ KINDS = frozenset(
 """Of records."""
 
 
+_NOT_READ = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What reading bytes that are no record can raise."""
+
+
 class UnreadableError(Exception):
     """Records that this server does not understand; the text names one."""
 
@@ -104,9 +108,9 @@ def restore(tables: Tables, records: Mapping[bytes, bytes]) -> None:
 def _key(raw: bytes) -> Key:
     try:
         key = stored.key_of(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _NOT_READ:
         raise UnreadableError(f"record {raw[:64]!r} has no name that is known") from None
-    if key[0] not in KINDS:
+    if not key or key[0] not in KINDS:
         raise UnreadableError(f"record {key!r} is of a kind that is not known")
     return key
 
@@ -286,5 +290,5 @@ def _generation_of(tables: Tables, run_id: str) -> Generation:
 def _unpack(key: Key, data: bytes, kind: type[stored.T]) -> stored.T:
     try:
         return unpack(data, kind)
-    except msgspec.MsgspecError as error:
+    except _NOT_READ as error:
         raise UnreadableError(f"record {key}: {error}") from None

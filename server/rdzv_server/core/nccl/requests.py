@@ -139,7 +139,7 @@ def _park(
     if ask.timeout_ms == 0:
         wait = Wait(waiter, ask.rank, 0.0)
         raise nccl_ends.no_id(tables, run, generation, record, wait)
-    waits.park(session, request_id)
+    waits.park(session, request_id, NcclGet)
     generation.ids.wait(record, Wait(waiter, ask.rank, ask.timeout_ms / 1000))
     tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
 

@@ -1062,10 +1062,25 @@ def test_a_meta_record_that_is_none_is_named() -> None:
         restoring.epoch_of({key_bytes(("meta",)): b"\xc1"})
 
 
-@pytest.mark.parametrize("raw", [b"", b"run", b"run\0", b"run\0\xc1", b"\xff\0\x90"])
+@pytest.mark.parametrize(
+    "raw", [b"", b"run", b"run\0", b"run\0\xc1", b"\xff\0\x90", b"run\0" + b"\x91" * 5000]
+)
 def test_a_record_without_a_name_that_is_known_is_refused(lab: Lab, raw: bytes) -> None:
     with pytest.raises(restoring.UnreadableError, match="name"):
         resumed({**lab.stored, raw: b"\x01"})
+
+
+def test_a_record_with_bytes_that_are_no_text_is_refused_and_named(lab: Lab) -> None:
+    """Found by fuzzing: that is no error of the decoder's own."""
+    name = key_bytes(("run", RUN))
+    lab.world("a", "b", rules=policy(2))
+    text = lab.run().policy_from.encode()
+    made = lab.stored[name].replace(text, b"\xff" * len(text), 1)
+    assert made != lab.stored[name]
+    with pytest.raises(restoring.UnreadableError, match="record"):
+        resumed({**lab.stored, name: made})
+    with pytest.raises(restoring.UnreadableError, match="record"):
+        restoring.in_new_epoch({**lab.stored, name: made}, EPOCH)
 
 
 def test_a_record_of_a_kind_that_is_not_known_is_refused_and_named(lab: Lab) -> None:
