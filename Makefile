@@ -21,7 +21,7 @@ BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-restart test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
-        security disk format clean
+        security disk check-history format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ security: $(VENV)/ready-test  ## hostile clients, tokens, TLS: one test for each
 
 disk: $(VENV)/ready-test  ## crashes and faults of the disk, at every point (9 minutes)
 	@$(BIN)/python -m tests.disk
+
+check-history: $(VENV)/ready-test  ## judge recorded histories (HISTORY="FILE …"): keys, barriers, generations, ids
+	@$(BIN)/python -m tests.sim.check $(HISTORY)
 
 test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
 	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu
