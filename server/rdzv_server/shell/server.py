@@ -53,6 +53,10 @@ from rdzv_server.shell.turns import Turns
 SHUTDOWN_S = 2.0
 """Clients get this long to read that the server is going away."""
 
+READING_S = 0.01
+"""How long a reading of the clock serves a turn. The process may be stopped in the middle of one, and what came
+meanwhile is read in its rest: with the old reading its senders would count as silent since before the stop."""
+
 RETRY_AFTER_MS = 500
 """How long clients hold off after that: a restart takes about this long."""
 
@@ -107,6 +111,7 @@ class Server:
         self._going_on = False
         """Connections wait for the next turn."""
         self._in_turn = False
+        self._read_at = 0.0
         """Input of this turn of the loop has come already."""
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self._loop.call_soon)
@@ -170,13 +175,17 @@ class Server:
         event = Opened(connection.conn, connection.peer_host, connection.local_host)
         self.handle(event)
 
-    def begin(self) -> None:
-        """Requests came. The clock is read once for all that are read in one turn of the loop, and the
-        timer looked at once, when they are through."""
+    def begin(self) -> float:
+        """Requests came. They are done at one time if they are read in one short turn of the loop, and
+        the timer is looked at once, when they are through. Returns monotonic seconds."""
+        now = time.monotonic()
+        if not self._in_turn or now >= self._read_at + READING_S:
+            self._read_at = now
+            self._core.begin(now)
         if not self._in_turn:
             self._in_turn = True
-            self._core.begin(time.monotonic())
             self._loop.call_soon(self._turn_over)
+        return now
 
     def received(self, connection: Connection, request_id: int, message: AnyRequest) -> None:
         """A request came."""
