@@ -6,6 +6,7 @@ TORCH_SPEC ?= torch==2.13.0
 # use the same place.
 NCCL_SPEC ?= nvidia-nccl-cu13==2.28.9
 SEEDS ?= 0-1999
+MINUTES ?= 30
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
@@ -21,7 +22,7 @@ BANDIT_SKIP := B101,B105
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-restart test check unit sim e2e test-gpu bench torch-matrix deploy-check reference audit lock sbom \
-        security disk check-history format clean
+        security disk chaos chaos-stall check-history format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +59,12 @@ security: $(VENV)/ready-test  ## hostile clients, tokens, TLS: one test for each
 
 disk: $(VENV)/ready-test  ## crashes and faults of the disk, at every point (9 minutes)
 	@$(BIN)/python -m tests.disk
+
+chaos: $(VENV)/ready-test  ## a server, 32 clients and torchrun agents under real faults (root; MINUTES=30)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+
+chaos-stall: $(VENV)/ready-test  ## the server stopped 1,000 times: nobody may expire (20 minutes)
+	@$(BIN)/python -m tests.chaos --stalls 1000
 
 check-history: $(VENV)/ready-test  ## judge recorded histories (HISTORY="FILE …"): keys, barriers, generations, ids
 	@$(BIN)/python -m tests.sim.check $(HISTORY)
