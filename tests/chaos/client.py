@@ -44,11 +44,6 @@ APPEND_BYTES_MAX = 200
 IDS_EVERY = 8
 """Rounds of the barrier between two ids; all members count the same rounds."""
 
-SESSION_OVER = frozenset(
-    {ErrorCode.SESSION_LOST, ErrorCode.UNKNOWN_EPOCH, ErrorCode.FENCED, ErrorCode.UNAUTHENTICATED}
-)
-"""With these a client ends what was under way when its session ended: the server may have done it."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Orders:
@@ -262,7 +257,7 @@ class Life:
 
     def _failed(self, number: int, error: RdzvError) -> None:
         """It did not happen; or it is not known whether it did, and then it has no end."""
-        if error.info.definite and error.code not in SESSION_OVER:
+        if error.info.definite:
             self._recorder.end(number, False, {"error": error.code.name})
 
     def _token(self) -> str:
