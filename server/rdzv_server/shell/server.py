@@ -30,6 +30,7 @@ from rdzv_server.core.events import (
     Send,
     StorageTrouble,
 )
+from rdzv_server.core.sessions import SOCKET_POLL_S
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 from rdzv_server.http.health import Health
@@ -344,7 +345,9 @@ class Server:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at = at
-            self._timer = self._loop.call_later(max(0.0, at - now), self._tick)
+            # uvloop makes a `call_soon` of less than half a millisecond, which comes before the sockets are
+            # looked at: the second phase of an expiry would come right after the first one.
+            self._timer = self._loop.call_later(max(SOCKET_POLL_S, at - now), self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -27,7 +27,8 @@ from rdzv_proto.messages import (
     Policy,
     Welcome,
 )
-from rdzv_server.core.events import Release
+from rdzv_server.core.events import Effect, Release
+from rdzv_server.core.sessions import SOCKET_POLL_S
 from rdzv_server.core.settings import Settings
 from rdzv_server.shell import log
 from rdzv_server.shell import server as server_module
@@ -292,6 +293,33 @@ async def test_s33_what_is_read_after_a_stop_in_the_middle_of_a_turn_is_heard_th
     monkeypatch.undo()
     assert heard[1] == heard[0]
     assert heard[2] == pytest.approx(heard[0] + 0.155)
+
+
+async def test_s33_the_sockets_are_looked_at_between_the_phases_of_an_expiry_however_long_the_first_is(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many sessions it takes longer than the pause between the two, and the second was due at once:
+    on uvloop before anything was read (stall sweep, 200 connections)."""
+    peer = await shell.node("a")
+    core = shell.server._core
+    (session,) = core.tables.sessions.values()
+    session.heard_at -= 60.0
+    core.tables.deadlines.set(("session", session.id, 0), core.tables.t)
+    tick = core.tick
+
+    def slow(now: float) -> list[Effect]:
+        effects = tick(now)
+        if session.expiring_since is not None and not marked:
+            marked.append(now)
+            peer.send(Heartbeat())
+            time.sleep(5 * SOCKET_POLL_S)
+        return effects
+
+    marked: list[float] = []
+    monkeypatch.setattr(core, "tick", slow)
+    await peer.until(Alive)
+    assert marked
+    assert core.tables.sessions
 
 
 async def test_shutting_down_says_goodbye_and_ends_by_itself(shell: Shell) -> None:
