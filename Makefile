@@ -6,6 +6,7 @@ TORCH_SPEC ?= torch==2.13.0
 # use the same place.
 NCCL_SPEC ?= nvidia-nccl-cu13==2.28.9
 SEEDS ?= 0-1999
+MINUTES ?= 30
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
@@ -31,7 +32,8 @@ UPGRADE_TESTS := tests/unit/proto/test_golden.py tests/unit/proto/test_versions.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-restart test check unit sim stateful coverage e2e security disk ha upgrade-test spin fuzz \
-        fuzz-live test-gpu bench torch-matrix deploy-check reference audit lock sbom format clean
+        fuzz-live chaos chaos-stall check-history test-gpu bench torch-matrix deploy-check reference audit lock \
+        sbom format clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,6 +96,15 @@ fuzz: $(VENV)/ready-fuzz  ## frames, messages, proofs, TCPStore and records, gui
 
 fuzz-live: $(VENV)/ready-test  ## the same grammar against a real server, beside a run that beats (FUZZ_SECONDS=600)
 	@$(BIN)/python -m tests.fuzz --live --seconds $(FUZZ_SECONDS)
+
+chaos: $(VENV)/ready-test  ## a server, 32 clients and torchrun agents under real faults (root; MINUTES=30)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+
+chaos-stall: $(VENV)/ready-test  ## the server stopped 1,000 times: nobody may expire (20 minutes)
+	@$(BIN)/python -m tests.chaos --stalls 1000
+
+check-history: $(VENV)/ready-test  ## judge recorded histories (HISTORY="FILE …"): keys, barriers, generations, ids
+	@$(BIN)/python -m tests.sim.check $(HISTORY)
 
 test-gpu:  ## NCCL on real GPUs, with whatever Python and torch are here (two GPUs)
 	@PYTHONPATH=server:client:proto:.:$$PYTHONPATH $(PYTHON) -m tests.gpu

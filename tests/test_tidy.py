@@ -36,6 +36,7 @@ NOT_MIRRORED = {
     "server/rdzv_server/shell/peer.py": "test_server.py, over real sockets",
     "server/rdzv_server/shell/store_side.py": "test_store_connection.py, over real sockets",
     "server/rdzv_server/shell/main.py": "test_cli.py and tests/e2e, as a process",
+    "server/rdzv_server/shell/timer.py": "test_server.py, over real sockets",
     "server/rdzv_server/shell/opened.py": "test_cli.py and tests/e2e, as a process",
     "server/rdzv_server/shell/process.py": "test_cli.py and tests/e2e, as a process",
     "server/rdzv_server/shell/standing_by.py": "tests/e2e/test_standby.py, with a real etcd",

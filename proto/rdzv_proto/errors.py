@@ -1,7 +1,8 @@
 """The error table. A code on the wire, what it means, and what the one who gets it should do.
 
 `definite` says whether the operation certainly did *not* happen; only then may a caller repeat it
-under a new request id. Exception classes in `rdzv_client.errors` and the table in
+under a new request id. What was under way when its session ended is answered with why that ended, so those
+codes say nothing of it. Exception classes in `rdzv_client.errors` and the table in
 `proto/PROTOCOL.md` come from here. Codes are never reused.
 """
 
@@ -120,7 +121,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
         ),
         ErrorInfo(
             _C.SESSION_LOST,
-            True,
+            False,
             Retry.REJOIN,
             "The session is over: the node was silent for its whole lease, or its connection was "
             "gone for longer than the reconnect grace.",
@@ -137,7 +138,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
         ),
         ErrorInfo(
             _C.FENCED,
-            True,
+            False,
             Retry.NO,
             "A newer process took over this node id; this one may never act for it again.",
             "Stop this process, or give the two processes different node ids.",
@@ -185,7 +186,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
         ),
         ErrorInfo(
             _C.UNAUTHENTICATED,
-            True,
+            False,
             Retry.NO,
             "One side could not prove who it is: a token or certificate that is missing, wrong, "
             "expired or not good for this run or node, or a server that does not know the token.",
@@ -195,7 +196,7 @@ ERRORS: dict[ErrorCode, ErrorInfo] = {
         ),
         ErrorInfo(
             _C.UNKNOWN_EPOCH,
-            True,
+            False,
             Retry.REJOIN,
             "The server restarted without its memory: every session and generation of before "
             "is over.",

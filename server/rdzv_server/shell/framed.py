@@ -82,8 +82,7 @@ class Framed(Peer):
     def _work(self, data: bytes) -> None:
         """Hand on the requests that are complete, as many as this turn allows."""
         server, share = self._server, self.share
-        server.begin()
-        began = server.now()
+        began = server.begin()
         allowed_s = min(PER_CONNECTION_S, server.turns.left_s(share))
         done, more = 0, False
         self._reading = True

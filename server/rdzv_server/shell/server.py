@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from rdzv_proto.auth import Grant
 from rdzv_proto.messages import Alive as AliveReply
 from rdzv_proto.messages import AnyRequest
-from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
     Alive,
@@ -46,11 +45,16 @@ from rdzv_server.shell.store_connection import StoreConnection
 from rdzv_server.shell.store_listener import StorePorts
 from rdzv_server.shell.store_side import StoreSide
 from rdzv_server.shell.stored import CommitNumbers, Stored
+from rdzv_server.shell.timer import Timer
 from rdzv_server.shell.turns import Turns
 from rdzv_server.storage.lead import Lead
 
 SHUTDOWN_S = 2.0
 """Clients get this long to read that the server is going away."""
+
+READING_S = 0.01
+"""How long a reading of the clock serves a turn. The process may be stopped in the middle of one, and what came
+meanwhile is read in its rest: with the old reading its senders would count as silent since before the stop."""
 
 RETRY_AFTER_MS = 500
 """How long clients hold off after that: a restart takes about this long."""
@@ -109,13 +113,12 @@ class Server:
         self._next_conn = 0
         self._going_on = False
         """Connections wait for the next turn."""
-        self._in_turn = False
-        """Input of this turn of the loop has come already."""
+        self._in_turn, self._read_at = False, 0.0
+        """Input of this turn of the loop has come already; when the clock was read for it."""
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self._loop.call_soon)
         self._ends = Ends(self._loop.call_soon, self.now, self.lost)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = Timer(self._core, self._tick)
         self.requests = 0
         """Read from all connections."""
         self._empty = asyncio.Event()
@@ -126,7 +129,7 @@ class Server:
             stored.records.clear()  # they are state now, and need not be there twice
         else:
             self._execute(self._core.tick(time.monotonic()))
-        self._arm()
+        self._timer.arm()
 
     @property
     def tables(self) -> Tables:
@@ -158,8 +161,7 @@ class Server:
         self.stores.close_all()
         await self._emptied()
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
 
     async def abandon(self) -> None:
         """Another server leads: say nothing more, to anybody, and drop everybody (S30)."""
@@ -179,8 +181,7 @@ class Server:
             connection.abort()
         self._connections.clear()
         self.stores.close_all()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
 
     def _leads(self) -> float | None:
         """The time, if anything may still be said at this time."""
@@ -204,14 +205,18 @@ class Server:
         self._connections[connection.conn] = connection
         self.handle(Opened(connection.conn, connection.peer_host, connection.local_host))
 
-    def begin(self) -> None:
-        """Requests came. The clock is read once for all that are read in one turn of the loop, and the
-        timer looked at once, when they are through."""
+    def begin(self) -> float:
+        """Requests came. They are done at one time if they are read in one short turn of the loop, and
+        the timer is looked at once, when they are through. Returns monotonic seconds."""
+        now = time.monotonic()
+        if not self._in_turn or now >= self._read_at + READING_S:
+            self._read_at = now
+            if self._leads() is not None:
+                self._core.begin(now)
         if not self._in_turn:
             self._in_turn = True
-            if (now := self._leads()) is not None:
-                self._core.begin(now)
             self._loop.call_soon(self._turn_over)
+        return now
 
     def received(self, connection: Connection, request_id: int, message: AnyRequest) -> None:
         """A request came."""
@@ -240,7 +245,7 @@ class Server:
     def behind(self, behind: bool) -> None:
         """Connections wait to be accepted, or none does any more."""
         self.handle(Behind(behind))
-        self._arm()
+        self._timer.arm()
 
     def alive(self, connection: Connection) -> None:
         """The peer takes what it is sent."""
@@ -279,7 +284,7 @@ class Server:
     def flush(self) -> None:
         """Write everything queued, one call per connection; then look at the timer."""
         self._outbox.flush()
-        self._arm()
+        self._timer.arm()
 
     def flush_others(self) -> None:
         """Write what a request made the server say on other connections."""
@@ -356,23 +361,8 @@ class Server:
         else:
             log.event("storage_works_again", "warning")
 
-    def _arm(self) -> None:
-        """One timer. A later deadline is found when the present timer fires."""
-        if self._stopped or (self._timer is not None and self._core.quiet_until(self._timer_at)):
-            return
-        now = time.monotonic()
-        due = self._core.next_deadline()
-        at = now + TICK_S if due is None else min(now + TICK_S, due)
-        if self._timer is None or at < self._timer_at:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_at = at
-            self._timer = self._loop.call_later(max(0.0, at - now), self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        if self._leads() is None:
-            return
-        # uvloop's timers fire up to a millisecond early; a deadline must be found due.
-        self._execute(self._core.tick(max(time.monotonic(), self._timer_at)))
-        self.flush()
+    def _tick(self, now: float) -> None:
+        """A deadline is due."""
+        if self._leads() is not None:
+            self._execute(self._core.tick(now))
+            self.flush()

@@ -69,8 +69,7 @@ class StoreConnection(Peer):
             self._transport.resume_reading()
 
     def _do(self, data: bytes) -> None:
-        self._server.begin()
-        began = self._server.now()
+        began = self._server.begin()
         self._server.stores.received(self, data)
         self.share.left_s -= self._server.now() - began
 

@@ -3,13 +3,14 @@
 import pytest
 
 from rdzv_client.session_events import Answered, State, StateChanged
-from rdzv_proto.errors import ERRORS, ErrorCode
+from rdzv_proto.errors import ERRORS, ErrorCode, info
 from rdzv_proto.messages import (
     Done,
     Error,
     Fence,
     Finished,
     HelloNode,
+    KvAdd,
     KvGet,
     Leave,
     View,
@@ -61,6 +62,24 @@ def test_with_the_session_joins_go_on_leaves_are_done_and_the_rest_fails(
     assert driver.answers() == {get: why, leave: Done(), finished: Done()}
     ((hello_id, _),) = driver.sent()
     assert driver.greet(hello_id, session=9) == [(join, JOIN)]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.SESSION_LOST, ErrorCode.UNKNOWN_EPOCH, ErrorCode.FENCED, ErrorCode.UNAUTHENTICATED],
+)
+def test_what_was_under_way_when_the_session_ended_may_have_been_done(code: ErrorCode) -> None:
+    """Its answer must not say otherwise: whoever does it anew then does it twice (chaos)."""
+    driver = Driver()
+    driver.in_generation()
+    add = driver.ask(KvAdd(fence=None, key="k", delta=1))
+    driver.sent()
+    driver.drop()
+    ((hello_id, _),) = driver.connect()
+    driver.say(hello_id, error(code))
+    told = driver.answers()[add]
+    assert isinstance(told, Error)
+    assert not info(told.code).definite
 
 
 @pytest.mark.parametrize(("code", "kind"), GONE)

@@ -66,8 +66,12 @@ def test_the_label_holds_the_code(row: ErrorInfo) -> None:
 
 @ROWS
 def test_only_what_certainly_did_not_happen_may_be_done_anew(row: ErrorInfo) -> None:
-    """Indefinite: nothing but the same request under the same id is safe."""
-    assert row.definite != (row.retry is Retry.SAME)
+    """Indefinite: nothing but the same request under the same id is safe, and not even that when the
+    session is over: its requests are answered with why, and may have been done."""
+    session_over = row.code in (
+        ErrorCode.SESSION_LOST, ErrorCode.UNKNOWN_EPOCH, ErrorCode.FENCED, ErrorCode.UNAUTHENTICATED,
+    )  # fmt: skip
+    assert row.definite != (row.retry is Retry.SAME or session_over)
 
 
 def test_errors_of_the_client_side_are_indefinite_and_numbered_apart() -> None:

@@ -36,7 +36,8 @@ class FakeServer:
         self.laggards = self
         self.requests = 0
 
-    def begin(self) -> None: ...
+    def begin(self) -> float:
+        return self.now()
 
     def flush_others(self) -> None: ...
 

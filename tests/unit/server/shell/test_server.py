@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -26,9 +27,11 @@ from rdzv_proto.messages import (
     Policy,
     Welcome,
 )
-from rdzv_server.core.events import Release
+from rdzv_server.core.events import Effect, Release
+from rdzv_server.core.sessions import SOCKET_POLL_S
 from rdzv_server.core.settings import Settings
 from rdzv_server.shell import log
+from rdzv_server.shell import server as server_module
 from rdzv_server.shell.connection import Connection
 from rdzv_server.shell.listen import listeners
 from rdzv_server.shell.server import Server
@@ -273,6 +276,50 @@ async def test_s32_a_blocked_loop_costs_nobody_its_lease(
             await peer.until(Alive)
     assert [line for line in lines if line["event"] == "server_stalled"]
     assert not [line for line in lines if line["event"] == "node_lost"]
+
+
+async def test_s33_what_is_read_after_a_stop_in_the_middle_of_a_turn_is_heard_then(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop is shorter than what counts as a stall, and nearly as long as the shortest lease (stall
+    sweep): the heartbeats that came meanwhile were counted as heard before it."""
+    now = time.monotonic()
+    readings = iter([now, now + 0.005, now + 0.155])
+    monkeypatch.setattr(server_module, "time", SimpleNamespace(monotonic=lambda: next(readings)))
+    heard = []
+    for _ in range(3):  # three connections that are read in one turn of the loop
+        shell.server.begin()
+        heard.append(shell.server._core.tables.t)
+    monkeypatch.undo()
+    assert heard[1] == heard[0]
+    assert heard[2] == pytest.approx(heard[0] + 0.155)
+
+
+async def test_s33_the_sockets_are_looked_at_between_the_phases_of_an_expiry_however_long_the_first_is(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many sessions it takes longer than the pause between the two, and the second was due at once:
+    on uvloop before anything was read (stall sweep, 200 connections)."""
+    peer = await shell.node("a")
+    core = shell.server._core
+    (session,) = core.tables.sessions.values()
+    session.heard_at -= 60.0
+    core.tables.deadlines.set(("session", session.id, 0), core.tables.t)
+    tick = core.tick
+
+    def slow(now: float) -> list[Effect]:
+        effects = tick(now)
+        if session.expiring_since is not None and not marked:
+            marked.append(now)
+            peer.send(Heartbeat())
+            time.sleep(5 * SOCKET_POLL_S)
+        return effects
+
+    marked: list[float] = []
+    monkeypatch.setattr(core, "tick", slow)
+    await peer.until(Alive)
+    assert marked
+    assert core.tables.sessions
 
 
 async def test_shutting_down_says_goodbye_and_ends_by_itself(shell: Shell) -> None:

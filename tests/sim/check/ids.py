@@ -1,0 +1,50 @@
+"""S18 to S20: a unique id belongs to one attempt of one communicator of one generation."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tests.sim.check.entries import Entry
+from tests.sim.check.verdict import Verdict
+
+Slot = tuple[str, int, int, str, int]
+"""Run, epoch, generation, group, attempt."""
+
+
+def check(verdict: Verdict, ops: Sequence[Entry]) -> None:
+    """Judge the ids that were handed out."""
+    had = [op for op in ops if op.known and op.ok and op.result.get("id") is not None]
+    minted = {op.args["minted"]: op for op in ops if op.args.get("minted") is not None}
+    first: dict[str, Entry] = {}
+    by_slot: dict[Slot, list[Entry]] = defaultdict(list)
+    for op in had:
+        value = op.result["id"]
+        other = first.setdefault(value, op)
+        if _slot(op) != _slot(other):
+            verdict.broken("S18", f"one id for {_slot(other)} and {_slot(op)}", (other, op))
+        source = minted.get(value)
+        if minted and source is None:
+            verdict.broken("S19", "an id that nobody minted", (op,))
+        elif source is not None and (source.scope, source.key) != (op.scope, op.key):
+            verdict.broken("S20", "an id that was minted elsewhere", (source, op))
+        elif source is not None and source.start_s > op.end_s:
+            verdict.broken("S20", "an id from before it was minted", (source, op))
+        by_slot[_slot(op)].append(op)
+    for slot, own in by_slot.items():
+        _slot_is_good(verdict, slot, own)
+
+
+def _slot_is_good(verdict: Verdict, slot: Slot, own: list[Entry]) -> None:
+    """The same bytes for all, and each rank once."""
+    holder: dict[int, Entry] = {}
+    for op in own:
+        if op.result["id"] != own[0].result["id"]:
+            verdict.broken("S20", f"two ids for {slot}", (own[0], op))
+        if op.rank is None:
+            continue
+        other = holder.setdefault(op.rank, op)
+        if other is not op:
+            verdict.broken("S18", f"rank {op.rank} used the id of {slot} twice", (other, op))
+
+
+def _slot(op: Entry) -> Slot:
+    return *op.scope, op.key, op.result.get("attempt", 0)
