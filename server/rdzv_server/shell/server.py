@@ -183,12 +183,12 @@ class Server:
         self.stores.close_all()
         self._timer.stop()
 
-    def _leads(self) -> float | None:
-        """The time, if anything may still be said at this time."""
-        if not self._lead.lapsed(now := time.monotonic()):
-            return now
-        self._go_silent()
-        return None
+    def _leads(self, now: float) -> bool:
+        """Whether anything may still be said."""
+        if self._lead.lapsed(now):
+            self._go_silent()
+            return False
+        return True
 
     # --- from connections ---------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Server:
         now = time.monotonic()
         if not self._in_turn or now >= self._read_at + READING_S:
             self._read_at = now
-            if self._leads() is not None:
+            if self._leads(now):
                 self._core.begin(now)
         if not self._in_turn:
             self._in_turn = True
@@ -334,7 +334,8 @@ class Server:
 
     def handle(self, event: Event) -> None:
         """Tell the core."""
-        if (now := self._leads()) is not None:
+        now = time.monotonic()
+        if self._leads(now):
             self._execute(self._core.handle(now, event))
 
     def _execute(self, effects: list[Effect]) -> None:
@@ -343,7 +344,7 @@ class Server:
             self._ledger.take(effects)
 
     def _execute_and_flush(self, effects: list[Effect]) -> None:
-        if self._leads() is None:
+        if not self._leads(time.monotonic()):
             return
         self._doer.do(effects)
         if not self._in_turn:
@@ -363,6 +364,6 @@ class Server:
 
     def _tick(self, now: float) -> None:
         """A deadline is due."""
-        if self._leads() is not None:
+        if self._leads(now):
             self._execute(self._core.tick(now))
             self.flush()
