@@ -171,10 +171,8 @@ class Coordinator:
             return None
         session = connection.session
         stored = keep and tables.saves is not None  # before it is told
-        among = (
-            stored or isinstance(reply, Welcome) or tables.effects or tables.dirty or tables.unsaved
-        )
-        if among and not self.looks(conn, message):
+        more = tables.effects or tables.dirty or tables.unsaved
+        if (stored or more or isinstance(reply, Welcome)) and not self.looks(conn, message):
             self._reply_among_others(connection, request_id, reply, keep=keep)
             return None
         if session is not None:
@@ -272,9 +270,7 @@ class Coordinator:
         self, connection: Connection, request_id: int, reply: AnyReply, *, keep: bool
     ) -> None:
         tables, session = self.tables, connection.session
-        if session is None or isinstance(
-            reply, Welcome
-        ):  # of a connection: no request of the session ends
+        if session is None or isinstance(reply, Welcome):  # which ends no request of the session
             tables.effects.append(Send(connection.id, request_id, reply))
         else:
             tables.answer(session, request_id, reply, keep=keep)
