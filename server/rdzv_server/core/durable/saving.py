@@ -101,6 +101,8 @@ def read_off(tables: "Tables", key: Key) -> bytes | None:
             return None if reply is None else codec.encode_tail(reply)
         case ("fenced", int(number)):
             return pack(tables.fenced[number]) if number in tables.fenced else None
+        case ("seen", int(number)):
+            return pack(tables.ids_seen[number]) if number in tables.ids_seen else None
         case ("tomb", str(run_id)):
             return pack(tables.tombstones[run_id]) if run_id in tables.tombstones else None
         case (_, str(run_id), *rest):
@@ -117,6 +119,7 @@ def _keys(tables: "Tables") -> Iterator[Key]:
         for request_id in session.replies:
             yield ("reply", session.id, request_id)
     yield from (("fenced", number) for number in tables.fenced)
+    yield from (("seen", number) for number in tables.ids_seen)
     yield from (("tomb", run_id) for run_id in tables.tombstones)
     for run in tables.runs.values():
         yield from keys_of_run(run)
