@@ -28,7 +28,7 @@ from rdzv_server.core.tables import Tables
 KINDS = frozenset(
     (
         "meta", "fenced", "tomb", "run", "generation", "end", "session", "reply", "key", "revision",
-        "barrier", "decision", "nccl", "seen",
+        "barrier", "decision", "nccl", "seen", "lost",
     )
 )  # fmt: skip
 """Of records."""
@@ -119,6 +119,8 @@ def _fill(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
     for key, data in by_kind.get("fenced", []):
         old = tables.fenced[int(key[1])] = _unpack(key, data, stored.StoredFenced)
         tables.superseded[(old.run, old.node_id, old.incarnation)] = None
+    for key, data in by_kind.get("lost", []):
+        tables.lost[str(key[1]), str(key[2])] = _unpack(key, data, stored.StoredLost)
     for key, data in by_kind.get("seen", []):
         seen = tables.ids_seen[int(key[1])] = _unpack(key, data, stored.StoredSeen)
         tables.id_numbers[seen.digest] = int(key[1])

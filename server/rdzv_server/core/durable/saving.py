@@ -101,6 +101,9 @@ def read_off(tables: "Tables", key: Key) -> bytes | None:
             return None if reply is None else codec.encode_tail(reply)
         case ("fenced", int(number)):
             return pack(tables.fenced[number]) if number in tables.fenced else None
+        case ("lost", str(run_id), str(node_id)):
+            lost = tables.lost.get((run_id, node_id))
+            return None if lost is None else pack(lost)
         case ("seen", int(number)):
             return pack(tables.ids_seen[number]) if number in tables.ids_seen else None
         case ("tomb", str(run_id)):
@@ -119,6 +122,7 @@ def _keys(tables: "Tables") -> Iterator[Key]:
         for request_id in session.replies:
             yield ("reply", session.id, request_id)
     yield from (("fenced", number) for number in tables.fenced)
+    yield from (("lost", *key) for key in tables.lost)
     yield from (("seen", number) for number in tables.ids_seen)
     yield from (("tomb", run_id) for run_id in tables.tombstones)
     for run in tables.runs.values():
