@@ -1,6 +1,6 @@
 """Many seeds: played by several processes, counted together, the same whatever the number of processes."""
 
-import itertools
+import gc
 import multiprocessing
 import os
 import time
@@ -92,9 +92,14 @@ def play_all(todo: list[Case], jobs: int) -> Iterator[Outcome]:
         yield from map(play, todo)
         return
     chunks = [todo[i : i + CHUNK] for i in range(0, len(todo), CHUNK)]
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, _settle_in) as pool:
         for outcomes in pool.imap(_play_chunk, chunks):
             yield from outcomes
+
+
+def _settle_in() -> None:
+    """Histories are short, and make few cycles: the collector may come seldom."""
+    gc.set_threshold(100_000, 20, 50)
 
 
 def _play_chunk(todo: list[Case]) -> list[Outcome]:
@@ -149,8 +154,3 @@ class Totals:
             p50, p99 = (took[int(len(took) * part)] for part in (0.5, 0.99))
             text += f"\n{len(took)} healed cores met again after {p50:.1f} s (p50), {p99:.1f} s (p99), {took[-1]:.1f} s"
         return text
-
-
-def first_violation(outcomes: Iterable[Outcome]) -> Outcome | None:
-    """The first outcome that is one."""
-    return next(itertools.dropwhile(lambda one: not one.violation, outcomes), None)

@@ -52,7 +52,7 @@ class Core:
         last_call_s = policy.last_call_timeout_ms / 1000
         self.bound_s = max(GONE_S, CAP_S) + STOP_S + last_call_s + RETRY_S + TURN_S_MAX + SLACK_S
         rng = world.rng
-        able = [a for a in world.of_run(run) if a.stage is not Stage.EXIT and not a.client.cut]
+        able = [agent for agent in world.of_run(run) if self._may_go_on(agent)]
         size = rng.randint(policy.min_nodes, policy.max_nodes)
         self.members = rng.sample(able, min(size, len(able)))
         for agent in world.of_run(run):
@@ -63,6 +63,15 @@ class Core:
         while len(self.members) < policy.min_nodes:
             self.members.append(world.start(run, f"{run}-core{world.processes}", policy))
         world.trace(f"core of {run}: {sorted(agent.label for agent in self.members)}")
+
+    def _may_go_on(self, agent: Agent) -> bool:
+        """Its work is not done, its host is there, and no newer process took its place."""
+        newer = (
+            o
+            for o in self._world.agents
+            if o.node_id == agent.node_id and o.process > agent.process
+        )
+        return agent.stage is not Stage.EXIT and not agent.client.cut and not any(newer)
 
     def _break(self, agent: Agent) -> None:
         """For good."""

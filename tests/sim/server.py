@@ -220,17 +220,18 @@ class SimServer:
 
     def _request(self, conn: int, request_id: int, message: AnyRequest) -> None:
         reply = self.core.request(conn, request_id, message)
+        run_id = self.core.run_of(conn) or None  # a tick looks at all runs
         if isinstance(message, HelloNode):
             holder = self.core.tables.nodes.get((message.run, message.node_id))
             if holder is not None:
                 self._incarnations[message.node_id] = holder.incarnation
         if reply is None:
-            self._apply(self.core.outcome())
+            self._apply(self.core.outcome(), run_id)
         elif isinstance(reply, Alive):
             self._write(conn, codec.encode(request_id, reply))
-            self.monitor.check(self.core.tables)
+            self.monitor.check(self.core.tables, run_id)
         else:
-            self._apply([Send(conn, request_id, reply)])
+            self._apply([Send(conn, request_id, reply)], run_id)
 
     def _lost(self, conn: int, reason: str) -> None:
         """The core may have cut it before, and is told all the same: while commits are under way the shell does
@@ -251,10 +252,10 @@ class SimServer:
         if self.up:
             self._apply(self.core.tick(self._clock.now))
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _apply(self, effects: list[Effect], only: str | None = None) -> None:
         tables = self.core.tables
         check_effects(tables, effects)
-        self.monitor.check(tables)
+        self.monitor.check(tables, only)
         self._note_lives()
         for effect in effects:  # of now: until it is told, a newer process may hold the node id
             if isinstance(effect, Report) and effect.event == "node_lost":

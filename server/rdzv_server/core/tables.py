@@ -18,6 +18,7 @@ from rdzv_server.core.durable.saving import SESSIONS_RESERVED, Saves, keys_of_ru
 from rdzv_server.core.durable.stored import Key, StoredFenced, StoredLost, StoredSeen
 from rdzv_server.core.events import Broadcast, Close, Effect, Level, Release, Report, Send
 from rdzv_server.core.model import Connection, Generation, Member, Phase, Run, Session
+from rdzv_server.core.nccl.seen import SeenIds
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
@@ -29,9 +30,6 @@ FENCED_KEPT_MAX = 10_000
 
 TOMBSTONES_MAX = 10_000
 """Run ids whose last generation number is remembered. Evicting one raises the floor for all."""
-
-IDS_SEEN_MAX = 65_536
-"""Fingerprints of unique ids that are remembered, so that none serves twice: days of communicators."""
 
 DeadlineKey = tuple[str, str | int, int]
 """("session", id, 0), ("hello" or "idle", connection, 0), ("run" or "forget", run id, 0),
@@ -62,10 +60,8 @@ class Tables:
         self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
         """(run, node, incarnation) that may never come back."""
         self.runs: dict[str, Run] = {}
-        self.ids_seen: OrderedDict[int, StoredSeen] = OrderedDict()
-        """Fingerprints of unique ids, in order of their coming; survive their generation (S18)."""
-        self.id_numbers: dict[bytes, int] = {}
-        """Where in `ids_seen` a fingerprint is."""
+        self.ids_seen = SeenIds()
+        """Fingerprints of unique ids; survive their generation (S18)."""
         self.tombstones: OrderedDict[str, int] = OrderedDict()
         self.generation_floor = 0
         self.session_last = 0
@@ -348,20 +344,9 @@ class Tables:
             self.superseded.pop((first.run, first.node_id, first.incarnation), None)
             self.save("fenced", number)
 
-    def id_seen(self, digest: bytes) -> StoredSeen | None:
-        """What a unique id with this fingerprint was taken for."""
-        number = self.id_numbers.get(digest)
-        return None if number is None else self.ids_seen[number]
-
     def remember_id(self, seen: StoredSeen) -> None:
         """A unique id is taken, and never again."""
-        number = next(reversed(self.ids_seen), 0) + 1
-        self.ids_seen[number], self.id_numbers[seen.digest] = seen, number
-        self.save("seen", number)
-        while len(self.ids_seen) > IDS_SEEN_MAX:
-            oldest, old = self.ids_seen.popitem(last=False)
-            del self.id_numbers[old.digest]
-            self.save("seen", oldest)
+        self.save_all(("seen", number) for number in self.ids_seen.add(seen))
 
 
 def hash_of(token: bytes) -> bytes:

@@ -7,6 +7,7 @@ from rdzv_server.core import generations
 from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.nccl import ends, requests, unique_id
 from rdzv_server.core.nccl.ids import Ids, Record, Shape
+from rdzv_server.core.nccl.seen import SeenIds
 from rdzv_server.core.tables import Tables
 from tests.sim.mutants.mutant import Collection, Patch
 
@@ -17,7 +18,7 @@ mutant = MUTANTS.mutant
 @mutant("S18")
 def id_serves_twice(patch: Patch) -> None:
     """nobody remembers which ids were taken"""
-    patch(Tables, "id_seen", lambda tables, digest: None)
+    patch(SeenIds, "find", lambda seen, digest: None)
 
 
 @mutant("S19")

@@ -116,14 +116,7 @@ def _fill(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
         meta = _unpack(key, data, stored.StoredMeta)
         tables.session_last = tables.sessions_reserved = meta.sessions_reserved
         tables.generation_floor = meta.generation_floor
-    for key, data in by_kind.get("fenced", []):
-        old = tables.fenced[int(key[1])] = _unpack(key, data, stored.StoredFenced)
-        tables.superseded[(old.run, old.node_id, old.incarnation)] = None
-    for key, data in by_kind.get("lost", []):
-        tables.lost[str(key[1]), str(key[2])] = _unpack(key, data, stored.StoredLost)
-    for key, data in by_kind.get("seen", []):
-        seen = tables.ids_seen[int(key[1])] = _unpack(key, data, stored.StoredSeen)
-        tables.id_numbers[seen.digest] = int(key[1])
+    _memories(tables, by_kind)
     for key, data in by_kind.get("tomb", []):
         tables.tombstones[str(key[1])] = _unpack(key, data, int)
     for key, data in by_kind.get("run", []):
@@ -150,6 +143,17 @@ def _fill(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
         tables.touch(run)
         if run.phase in (Phase.ENDED, Phase.CLOSED):
             tables.deadlines.set(("forget", run.id, 0), tables.t + tables.settings.run_keep_s)
+
+
+def _memories(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
+    """Who may not come back, and which ids may not serve again."""
+    for key, data in by_kind.get("fenced", []):
+        old = tables.fenced[int(key[1])] = _unpack(key, data, stored.StoredFenced)
+        tables.superseded[(old.run, old.node_id, old.incarnation)] = None
+    for key, data in by_kind.get("lost", []):
+        tables.lost[str(key[1]), str(key[2])] = _unpack(key, data, stored.StoredLost)
+    for key, data in by_kind.get("seen", []):
+        tables.ids_seen.enter(int(key[1]), _unpack(key, data, stored.StoredSeen))
 
 
 def _run(tables: Tables, run_id: str, record: stored.StoredRun) -> None:

@@ -176,7 +176,7 @@ def _put(
             f"({nccl_words.process(session)})",
             "Put an id only after being told to mint it.",
         )
-    seen = tables.id_seen(digest)
+    seen = tables.ids_seen.find(digest)
     if seen is not None:
         place = seen.where if seen.run == run.id else "another run"
         raise Refused(

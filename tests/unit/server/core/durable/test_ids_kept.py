@@ -4,8 +4,8 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import NcclIds
-from rdzv_server.core import tables
 from rdzv_server.core.durable import restoring
+from rdzv_server.core.nccl import seen
 from rdzv_server.core.nccl.unique_id import digest
 from tests.ids import Process, error, processes, publish, unique_id
 from tests.lab import EPOCH, Lab, Node
@@ -40,7 +40,7 @@ def test_s18_an_id_is_refused_after_a_repair_that_began_a_new_epoch() -> None:
     lab.stored.clear()
     lab.stored.update(kept)
     lab.restart()
-    assert lab.core.tables.id_seen(digest(raw)) is not None
+    assert lab.core.tables.ids_seen.find(digest(raw)) is not None
 
 
 def test_a_put_that_is_repeated_after_a_restart_learns_that_the_attempt_has_failed() -> None:
@@ -56,11 +56,11 @@ def test_a_put_that_is_repeated_after_a_restart_learns_that_the_attempt_has_fail
 def test_the_oldest_fingerprint_makes_way(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab()
     nodes, before = processes(lab)
-    monkeypatch.setattr(tables, "IDS_SEEN_MAX", 1)
+    monkeypatch.setattr(seen, "IDS_SEEN_MAX", 1)
     first = publish(before)
     for process in before:
         process.ready()
     second = publish(before, 2, attempt=1)
     back(lab, nodes)
-    assert lab.core.tables.id_seen(digest(first)) is None
-    assert lab.core.tables.id_seen(digest(second)) is not None
+    assert lab.core.tables.ids_seen.find(digest(first)) is None
+    assert lab.core.tables.ids_seen.find(digest(second)) is not None

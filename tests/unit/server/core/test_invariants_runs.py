@@ -67,7 +67,7 @@ def test_s24_a_wait_for_keys_that_are_there() -> None:
 
 def test_s11_keys_of_a_generation_that_ended() -> None:
     lab = Lab()
-    a, b = lab.world("a", "b", rules=policy(2))
+    _, b = lab.world("a", "b", rules=policy(2))
     generation = lab.run().generation
     assert generation is not None
     b.leave("drained")
