@@ -166,6 +166,12 @@ def crash(world: "World", agent: Agent) -> None:
         world.clock.after(world.rng.uniform(0.1, 5), world.server.restart)
 
 
+def wall_jump(world: "World", agent: Agent) -> None:
+    """The clock on the wall is set, by up to ten years; or the server starts on another machine (S31)."""
+    most = world.rng.choice((5_000, 3_600_000, 315_360_000_000))
+    world.server.wall_ahead_ms = world.rng.randint(-most, most)
+
+
 def disk_full(world: "World", agent: Agent) -> None:
     disk = world.server.disk
     if disk is not None:

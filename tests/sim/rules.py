@@ -36,9 +36,11 @@ class Rules:
         self._holders: dict[tuple[str, Fence], dict[int, str]] = {}
         self._digests: dict[tuple[str, Fence], tuple[bytes, int]] = {}
         self._last: dict[int, Fence] = {}
+        self._epochs: dict[int, list[int]] = {}
+        """Epochs that a process had places in, in their order: none comes twice (S2)."""
         self._viewed: dict[int, Fence] = {}
-        self._newest: dict[tuple[str, str, int], int] = {}
-        """The newest process of a node that got a place, by run, node and epoch."""
+        self._newest: dict[tuple[str, str, int], tuple[int, Fence]] = {}
+        """The newest process of a node that got a place, by run, node and epoch, and its last one."""
 
     def told(self, agent: Agent, told: Joined) -> None:
         """An assignment (S1, S3, S4)."""
@@ -59,21 +61,30 @@ class Rules:
                 f"S1: {agent.policy.min_nodes} to {agent.policy.max_nodes}, not {told.world_size}"
             )
         last = self._last.get(agent.process)
-        if last is not None and told.fence <= last:
+        if last is not None and told.fence.epoch == last.epoch and told.fence <= last:
             raise ViolationError(f"S3: {agent.label} was told {told.fence} after {last}")
         self._last[agent.process] = told.fence
+        epochs = self._epochs.setdefault(agent.process, [])
+        if epochs[-1:] != [told.fence.epoch]:
+            if told.fence.epoch in epochs:
+                raise ViolationError(
+                    f"S2: {agent.label} is told an epoch that was over: {told.fence}"
+                )
+            epochs.append(told.fence.epoch)
         node = (agent.run, agent.node_id, told.fence.epoch)
-        newest = self._newest.setdefault(node, agent.process)
-        if agent.process < newest:
+        newest, fence = self._newest.get(node, (agent.process, told.fence))
+        forgot = self._world.server.memories_lost  # such a server cannot know who of two came first
+        if agent.process < newest and told.fence >= fence and not forgot:
             raise ViolationError(f"S5: {agent.label} got a place after a newer process of its node")
-        self._newest[node] = agent.process
+        if agent.process >= newest:
+            self._newest[node] = agent.process, told.fence
 
     def viewed(self, agent: Agent, view: View) -> None:
         """What a node believes never goes back to an older generation (S3, S10)."""
         last = self._viewed.get(agent.process)
         if view.fence is None:
             return
-        if last is not None and view.fence < last:
+        if last is not None and view.fence.epoch == last.epoch and view.fence < last:
             raise ViolationError(f"S10: {agent.label} believes in {view.fence} after {last}")
         self._viewed[agent.process] = view.fence
 
@@ -92,10 +103,11 @@ class Rules:
         if failure is None:
             return
         if failure.code == ErrorCode.FENCED:
+            since = 0 if self._world.server.memories_lost else agent.process
             others = (
-                o for o in self._world.agents if o.node_id == agent.node_id and o.run == agent.run
+                o for o in self._world.agents if o.node_id == agent.node_id and o is not agent
             )
-            if not any(other.process > agent.process for other in others):
+            if not any(other.process > since for other in others):
                 raise ViolationError(f"S5: {agent.label} was fenced, and by no other process")
         elif failure.code != ErrorCode.CONNECTION_LOST:
             raise ViolationError(f"T5: {agent.label} was turned away: {failure.message}")

@@ -48,6 +48,9 @@ from tests.sim.disk import Disk, SimLedger
 from tests.sim.gate import SimGate
 from tests.sim.net import Clock, Link
 
+WALL_MS = 1_700_000_000_000
+"""What the clock on the wall shows at the beginning."""
+
 STORED_CHECK_EVERY = 64
 """Steps between two comparisons of what is stored with the whole state, which takes long."""
 
@@ -97,6 +100,10 @@ class SimServer:
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
         self.epoch = 0
+        self.wall_ahead_ms = 0
+        """How far its machine's clock on the wall is ahead of the time that passed; it jumps."""
+        self.memories_lost = -1
+        """Starts without any state but the first."""
         self._lives: dict[str, int] = {}
         self._over: set[str] = set()
         self._steps = 0
@@ -110,6 +117,7 @@ class SimServer:
         stored = {} if self.disk is None else dict(self.disk.stored)
         if not stored:
             self.epoch = self._new_epoch()
+            self.memories_lost += 1
         key = hashlib.sha256(b"sim%d" % self._starts).digest()
         identity = Identity("sim", f"i{self._starts}", self.epoch, key)
         self.core = Coordinator(self._settings, identity, durable=self.disk is not None)
@@ -123,7 +131,8 @@ class SimServer:
             self._apply(self.core.resume(self._clock.now, stored))
 
     def _new_epoch(self) -> int:
-        return self.epoch + 1
+        """As `rdzv_server.shell.stored.new_epoch` does."""
+        return max(1, WALL_MS + round(self._clock.now * 1000) + self.wall_ahead_ms)
 
     def life(self, run: str) -> tuple[int, int]:
         """Of a run's keys."""

@@ -75,7 +75,7 @@ class World:
         durable = mode is Mode.DURABLE or (mode is Mode.LIVENESS and seed % 2 == 1)
         self._kinds = list(faults.ALWAYS)
         if mode is not Mode.STEADY:
-            self._kinds.append(faults.crash)
+            self._kinds += [faults.crash, faults.wall_jump]
         if durable:
             self._kinds.append(faults.disk_full)
         guarded = self.rng.random() < 0.25

@@ -126,6 +126,7 @@ def no_second_look(patch: Patch) -> None:
             sessions._arm(tables, session)
             return
         generations.session_over(tables, session)
+        tables.remember_lost(session)
         sessions.remove(tables, session)
 
     patch(sessions, "expire", expire)
