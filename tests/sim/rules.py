@@ -39,7 +39,7 @@ class Rules:
         self._epochs: dict[int, list[int]] = {}
         """Epochs that a process had places in, in their order: none comes twice (S2)."""
         self._viewed: dict[int, Fence] = {}
-        self._newest: dict[tuple[str, str, int], tuple[int, Fence]] = {}
+        self._newest: dict[tuple[str, str, int], tuple[Agent, Fence]] = {}
         """The newest process of a node that got a place, by run, node and epoch, and its last one."""
 
     def told(self, agent: Agent, told: Joined) -> None:
@@ -72,12 +72,15 @@ class Rules:
                 )
             epochs.append(told.fence.epoch)
         node = (agent.run, agent.node_id, told.fence.epoch)
-        newest, fence = self._newest.get(node, (agent.process, told.fence))
-        forgot = self._world.server.memories_lost  # such a server cannot know who of two came first
-        if agent.process < newest and told.fence >= fence and not forgot:
-            raise ViolationError(f"S5: {agent.label} got a place after a newer process of its node")
-        if agent.process >= newest:
-            self._newest[node] = agent.process, told.fence
+        newest, fence = self._newest.get(node, (agent, told.fence))
+        met = self._world.server.met
+        if met.get(agent.incarnation, 0) < met.get(newest.incarnation, 0):
+            if told.fence >= fence:
+                raise ViolationError(
+                    f"S5: {agent.label} got a place after a newer process of its node"
+                )
+        else:
+            self._newest[node] = agent, told.fence
 
     def viewed(self, agent: Agent, view: View) -> None:
         """What a node believes never goes back to an older generation (S3, S10)."""
@@ -99,16 +102,16 @@ class Rules:
             )
 
     def over(self, agent: Agent, failure: Error | None) -> None:
-        """A session is over for good: it was fenced by a newer process (S5), or away for too long."""
+        """A session is over for good: it was fenced by a newer process (S5), or away for too long. Newer is
+        who the server met later: a process whose first hello was under way for long is new to it."""
         if failure is None:
             return
         if failure.code == ErrorCode.FENCED:
-            since = 0 if self._world.server.memories_lost else agent.process
-            others = (
-                o for o in self._world.agents if o.node_id == agent.node_id and o is not agent
-            )
-            if not any(other.process > since for other in others):
-                raise ViolationError(f"S5: {agent.label} was fenced, and by no other process")
+            met = self._world.server.met
+            others = (o for o in self._world.agents if o.node_id == agent.node_id)
+            mine = met.get(agent.incarnation, 0)
+            if not any(met.get(other.incarnation, 0) > mine for other in others):
+                raise ViolationError(f"S5: {agent.label} was fenced, and by no newer process")
         elif failure.code != ErrorCode.CONNECTION_LOST:
             raise ViolationError(f"T5: {agent.label} was turned away: {failure.message}")
 

@@ -97,6 +97,9 @@ class SimServer:
         self.stalled_until = 0.0
         self._missed: list[tuple[bytes, Callable[[], None]]] = []
         """What waits in the kernel, and whose it is."""
+        self.met: dict[bytes, int] = {}
+        """Processes in the order in which their first hello was read, as far as the server remembers them."""
+        self._hellos = 0
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
         self.epoch = 0
@@ -129,6 +132,15 @@ class SimServer:
         self.up = True
         if stored:
             self._apply(self.core.resume(self._clock.now, stored))
+        self._remember_processes()
+
+    def _remember_processes(self) -> None:
+        """Those that this start knows of."""
+        tables = self.core.tables
+        known = {session.incarnation for session in tables.sessions.values()}
+        known |= {lost.incarnation for lost in tables.lost.values()}
+        known |= {incarnation for _, _, incarnation in tables.superseded}
+        self.met = {one: order for one, order in self.met.items() if one in known}
 
     def _new_epoch(self) -> int:
         """As `rdzv_server.shell.stored.new_epoch` does."""
@@ -231,6 +243,8 @@ class SimServer:
         reply = self.core.request(conn, request_id, message)
         run_id = self.core.run_of(conn) or None  # a tick looks at all runs
         if isinstance(message, HelloNode):
+            self._hellos += 1
+            self.met.setdefault(message.incarnation, self._hellos)
             holder = self.core.tables.nodes.get((message.run, message.node_id))
             if holder is not None:
                 self._incarnations[message.node_id] = holder.incarnation

@@ -78,3 +78,9 @@ def nothing_sent_again(patch: Patch) -> None:
         session._out.clear()
 
     patch(Session, "_welcomed", welcome)
+
+
+@mutant("S31", Mode.CRASHES)
+def epochs_are_compared(patch: Patch) -> None:
+    """a generation of a server whose clock is behind is taken for an old one"""
+    patch(Watch, "_older", lambda watch, fence, mine: fence < mine)
