@@ -141,7 +141,9 @@ def drain(world: "World", agent: Agent) -> None:
 
 
 def newcomer(world: "World", agent: Agent) -> None:
-    world.start(agent.run, f"{agent.run}-new{world.processes}", agent.policy)
+    """In any run: also in one that is over, which then lives again."""
+    run = world.rng.choice(list(world.policies))
+    world.start(run, f"{run}-new{world.processes}", world.policies[run])
 
 
 def close(world: "World", agent: Agent) -> None:

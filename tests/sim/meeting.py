@@ -102,9 +102,19 @@ class Ledger:
         if first != reply:
             raise MeetingError(f"S14: round {number} of {place}: {first} and {reply}")
         last = self._last.get((place, rank), 0)
-        if number != last + 1:
+        if number != last + 1 and not self._may_skip(place, last, number, reply):
             raise MeetingError(f"S15: rank {rank} got round {number} of {place} after {last}")
         self._last[place, rank] = number
+
+    def _may_skip(self, place: Place, last: int, number: int, reply: AnyReply) -> bool:
+        """Where a node has finished, every arrival is a round that is broken at once; who is slow finds the
+        older ones forgotten. A round that was released, or waited for, is never skipped."""
+        if number < last or not isinstance(reply, Error) or reply.code != ErrorCode.BARRIER_BROKEN:
+            return False
+        skipped = (self._decisions.get((place, n)) for n in range(last + 1, number))
+        known = [one for one in skipped if one is not None]
+        broken = (isinstance(one, Error) and one.code == ErrorCode.BARRIER_BROKEN for one in known)
+        return number - last > 1 and all(broken)
 
     def _released(self, place: Place, members: list[int], reply: Released) -> None:
         if len(reply.payloads) != len(members):

@@ -88,7 +88,7 @@ class World:
             self.clock, self.trace, self.rules.lost, self.rng,
             disk=Disk(random.Random(f"disk {seed}")) if durable else None,
             tokens=() if self.master is None else (self.master,),
-            settings=Settings(run_keep_s=self.rng.choice((5.0, 600.0))),
+            settings=Settings(run_keep_s=self.rng.choice((1.0, 5.0, 600.0))),
         )  # fmt: skip
         self.ledger = Ledger(self.server.life)
         self.id_ledger = IdLedger()
