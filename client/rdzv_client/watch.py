@@ -17,30 +17,46 @@ class Watch:
 
     def __init__(self) -> None:
         self.view = View()
+        self._anew = False
+        """The server forgot everything: the next generation counts, in whatever epoch it is. Epochs of such
+        starts come from a wall clock, which may have been set back, or be another machine's."""
 
     def take(self, view: View) -> bool:
         """Take a view the server sent; True if it changed anything."""
         mine = self.view
-        if mine.fence is not None and (view.fence is None or view.fence < mine.fence):
+        if mine.fence is not None and (view.fence is None or self._older(view.fence, mine.fence)):
             return False
         if view.fence == mine.fence and mine.ended is not None and view.ended is None:
             return False
         changed = view != mine
         self.view = view
+        self._anew = self._anew and view.fence == mine.fence
         return changed
 
     def joined(self, fence: Fence) -> bool:
         """An assignment arrived. It says nothing about a generation whose view is known already:
         a replayed assignment may come after a push (found by the simulator, seed 673)."""
         mine = self.view.fence
-        return (mine is None or mine < fence) and self.take(View(fence=fence))
+        if mine is not None and (mine == fence or self._older(fence, mine)):
+            return False
+        return self.take(View(fence=fence))
 
     def catch_up(self, view: View) -> bool:
         """Take the view of a welcome: pushes may have been lost while away."""
         mine = self.view.fence
-        if mine is None or (view.fence is not None and view.fence >= mine):
+        if mine is None or (view.fence is not None and not self._older(view.fence, mine)):
             return self.take(view)
         return self.end("superseded", f"generation {mine} ended while this node was away")
+
+    def forgotten(self, reason: str) -> bool:
+        """The server has no memory of any generation; True if that is new."""
+        self._anew = self.view.fence is not None
+        return self.end("server_restarted", reason)
+
+    def _older(self, fence: Fence, mine: Fence) -> bool:
+        if self._anew and fence.epoch != mine.epoch:
+            return False
+        return fence < mine
 
     def end(self, kind: str, reason: str) -> bool:
         """This side learned that the generation is over; True if that is new."""

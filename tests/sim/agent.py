@@ -7,16 +7,17 @@ states of TORCH.md 3.7 and 3.8 are all in here.
 
 import enum
 import hashlib
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rdzv_client.session import Session
-from rdzv_client.session_events import Answered, State, StateChanged
+from rdzv_client.session_events import Event, State, StateChanged
+from rdzv_proto.auth import Token
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyReply,
+    AnyRequest,
     Error,
+    Fence,
     Finished,
     HelloNode,
     Join,
@@ -29,17 +30,28 @@ from rdzv_proto.messages import (
     KvSet,
     KvWait,
     Leave,
+    NcclRevoked,
     Policy,
     View,
 )
-from tests.sim.meeting import Ledger, Meetings
-from tests.sim.net import Clock, Link, Pipe
+from tests.sim.client import Client
+from tests.sim.communicators import Communicators
+from tests.sim.meeting import Meetings
 
 if TYPE_CHECKING:
-    from tests.sim.server import SimServer
+    from tests.sim.world import World
 
 POLL_S = 0.1
 LEASE_S = 3.0
+JOIN_S = 10.0
+STOP_S = 0.5
+"""Workers stop within this time."""
+
+NEVER_TOLD = frozenset((
+    ErrorCode.MALFORMED, ErrorCode.UNSUPPORTED, ErrorCode.NOT_PERMITTED, ErrorCode.BAD_ROUND,
+    ErrorCode.BARRIER_MISMATCH, ErrorCode.POLICY_MISMATCH, ErrorCode.NOT_A_NUMBER, ErrorCode.UNAUTHENTICATED,
+))  # fmt: skip
+"""What an agent that makes no mistake is never told: its requests are right, whatever happened to them on the way."""
 
 
 class Stage(enum.Enum):
@@ -54,41 +66,45 @@ class Stage(enum.Enum):
 
 
 class Agent:
-    """One simulated agent process."""
+    """One simulated agent process.
+
+    Args:
+        world: whose clock, network, server and rules it has.
+        node_id: of an earlier process whose place it takes; empty: one of its own.
+        token: proves who this is, where the server asks for it.
+        late_s: of its first connection, see `Client`.
+    """
 
     def __init__(
         self,
+        world: "World",
         name: str,
         run: str,
         policy: Policy,
-        clock: Clock,
-        rng: random.Random,
-        server: "SimServer",
-        told: Callable[["Agent", Joined], None],
-        ledger: Ledger,
-        trace: Callable[[str], None],
         *,
         node_id: str = "",
         process: int = 0,
         restarts: int = 0,
+        token: Token | None = None,
+        late_s: tuple[float, float] | None = None,
     ) -> None:
-        self.name, self.run, self.policy = name, run, policy
+        self.world, self.name, self.run, self.policy = world, name, run, policy
         self.node_id = node_id or f"{name}-{process}"
-        self.restarts = restarts
-        self._clock, self._rng, self._server = clock, rng, server
-        self._told, self._trace = told, trace
-        self._ledger = ledger
+        self.process, self.restarts = process, restarts
+        self._clock, self._rng, self._trace = world.clock, world.rng, world.trace
         self.meetings: list[Meetings] = []
+        self.communicators: list[Communicators] = []
         self.stage = Stage.JOINING
         self.outcome = ""
+        self.refusal: int | None = None
+        """Code of the refusal of its join."""
+        self.leaving = False
+        """It has said so; a join that crosses that is refused."""
         self.joined: Joined | None = None
-        self.link: Link | None = None
-        self._conn = 0
-        self.frozen = False
-        self.impaired_until = 0.0
-        """No fault of the node or its network reaches beyond this time."""
-        self._held: list[Callable[[], None]] = []
-        self._asked: dict[int, Callable[[AnyReply], None]] = {}
+        self.asked_at = 0.0
+        """When it joined last."""
+        self.met: dict[Fence, float] = {}
+        """When it first passed a barrier of all, by generation."""
         self.incarnation = hashlib.sha256(f"{self.node_id}/{process}".encode()).digest()[:16]
         hello = HelloNode(
             run=run,
@@ -97,14 +113,20 @@ class Agent:
             incarnation=self.incarnation,
             lease_ms=round(LEASE_S * 1000),
         )
-        self.session = Session(hello, rng, clock.now, reconnect_timeout_s=30)
+        self.client = Client(hello, world.clock, world.rng, world.server, self._event, token=token)
+        self.client.late_s = late_s
         self._join()
-        self._pump()
+        self.client.start()
         self._poll()
 
     @property
     def alive(self) -> bool:
         return self.stage is not Stage.GONE
+
+    @property
+    def label(self) -> str:
+        """Unlike any other process of the history."""
+        return f"{self.node_id}/{self.process}"
 
     def runs(self, mine: Joined) -> bool:
         """True while its workers run in that generation."""
@@ -115,19 +137,11 @@ class Agent:
     def kill(self) -> None:
         """SIGKILL: the kernel closes the socket, nothing else is said."""
         self._gone("killed")
-        if self.link is not None:
-            self.link.up.close("connection closed")
-            self.link.down.dead = True
 
-    def freeze(self, seconds: float) -> None:
-        """SIGSTOP and, later, SIGCONT."""
-        self.frozen = True
-        self.impaired(seconds)
-        self._clock.after(seconds, self._thaw)
-
-    def impaired(self, seconds: float) -> None:
-        """A fault of the node or its network; it may be lost without the server's fault."""
-        self.impaired_until = max(self.impaired_until, self._clock.now + seconds)
+    def vanish(self) -> None:
+        """Its host loses power: not even the kernel says anything."""
+        self.client.cut_for_ever("both ways")
+        self._gone("killed")
 
     def worker_fails(self) -> None:
         if self.stage is not Stage.RUNNING:
@@ -136,7 +150,7 @@ class Agent:
             self.restarts -= 1
             self._stop_workers()
         else:
-            self.ask(Leave(kind="failed", exit_code=7), lambda _: self._gone("worker failed"))
+            self._leave(Leave(kind="failed", exit_code=7), "worker failed")
 
     def worker_finishes(self) -> None:
         """All its workers exit 0: finished, then the exit barrier on the generation's keys."""
@@ -150,25 +164,43 @@ class Agent:
     def terminate(self) -> None:
         """SIGTERM while its workers run."""
         if self.stage is Stage.RUNNING:
-            self.ask(Leave(kind="drained"), lambda _: self._gone("drained"))
+            self._leave(Leave(kind="drained"), "drained")
 
     # --- the agent's own course -----------------------------------------------------------------
 
+    def ask(self, message: AnyRequest, done: Callable[[AnyReply], None]) -> None:
+        """Make a request; no answer may be one that is never told."""
+        world, mine = self.world, self.joined
+        op = world.recorder.asked(
+            self.label, self.run, message, self._clock.now,
+            None if mine is None else mine.group_rank, None if mine is None else mine.world_size,
+        )  # fmt: skip
+
+        def answered(reply: AnyReply) -> None:
+            if isinstance(reply, Error):
+                self.world.rules.refused(self, message, reply, NEVER_TOLD)
+            if op is not None:
+                world.recorder.answered(op, reply, self._clock.now)
+            done(reply)
+
+        self.client.ask(message, answered)
+
     def _join(self) -> None:
-        self.stage = Stage.JOINING
-        ask = Join(policy=self.policy, last=self.session.watch.view.fence)
+        self.stage, self.asked_at = Stage.JOINING, self._clock.now
+        ask = Join(policy=self.policy, last=self.client.session.watch.view.fence)
         self.ask(ask, self._join_answered)
 
     def _join_answered(self, reply: AnyReply) -> None:
         if isinstance(reply, Joined):
             self._trace(f"{self.node_id} joined {reply.fence} as {reply.group_rank}")
-            self._told(self, reply)
+            self.world.rules.told(self, reply)
             self.joined = reply
             self.stage = Stage.EXCHANGE
             self._exchange(reply)
         else:
             assert isinstance(reply, Error), reply
             self._trace(f"{self.node_id} refused: {reply.message}")
+            self.refusal = reply.code
             self._gone(ErrorCode(reply.code).name)
 
     def _exchange(self, mine: Joined) -> None:
@@ -194,28 +226,26 @@ class Agent:
         # A stale generation gives placeholders: the workers start and are stopped by the next poll.
         if self.joined is mine and self.stage is Stage.EXCHANGE:
             self.stage = Stage.RUNNING
-            clock = self._clock
-            self.meetings.append(
-                Meetings(self, mine, self._ledger, self._rng, clock.after, lambda: clock.now)
-            )
+            self.meetings.append(Meetings(self, mine))
+            self.communicators.append(Communicators(self, mine))
 
     def _poll(self) -> None:
         if not self.alive:
             return
-        if not self.frozen and self.stage is Stage.RUNNING and self.session.watch.view.waiting:
+        waiting = self.client.session.watch.view.waiting
+        if waiting and not self.client.frozen and self.stage is Stage.RUNNING:
             self._stop_workers()
         self._clock.after(POLL_S, self._poll)
 
     def _stop_workers(self) -> None:
         self.stage = Stage.STOPPING
-        self._clock.after(self._rng.uniform(0, 0.5), self._stopped)
+        self._clock.after(
+            self._rng.uniform(0, STOP_S), lambda: self.client.when_running(self._stopped)
+        )
 
     def _stopped(self) -> None:
-        if self.frozen:
-            self._held.append(self._stopped)
-        elif self.stage is Stage.STOPPING:
+        if self.stage is Stage.STOPPING:
             self._join()
-            self._pump()
 
     def _arrived(self, reply: AnyReply, world: int) -> None:
         if not isinstance(reply, KvNumber) or self.joined is None:
@@ -228,92 +258,30 @@ class Agent:
         self.ask(ask, lambda _: self._exit_over())
 
     def _exit_over(self) -> None:
-        self.ask(Leave(kind="finished"), lambda _: self._gone("finished"))
+        self._leave(Leave(kind="finished"), "finished")
+
+    def _leave(self, ask: Leave, outcome: str) -> None:
+        self.leaving = True
+        self.ask(ask, lambda _: self._gone(outcome))
 
     def _gone(self, outcome: str) -> None:
         if self.alive:
             self.stage, self.outcome = Stage.GONE, outcome
             self._trace(f"{self.node_id} gone: {outcome}")
-            self.session.close()
-            if self.link is not None and outcome != "killed":
-                self.link.up.close("connection closed")
+            self.client.end(killed=outcome == "killed")
 
-    # --- the shell ------------------------------------------------------------------------------
-
-    def ask(self, message: object, done: Callable[[AnyReply], None]) -> None:
-        self._asked[self.session.request(message)] = done  # type: ignore[arg-type]
-        self._clock.after(0, self._pump)
-
-    def _thaw(self) -> None:
-        self.frozen = False
-        held, self._held = self._held, []
-        for action in held:
-            action()
-        self._pump()
-
-    def _run(self, action: Callable[[], None]) -> None:
-        if self.frozen:
-            self._held.append(action)
-        elif self.alive:
-            action()
-            self._pump()
-
-    def _pump(self) -> None:
-        """Send, act, reconnect, and come back at the next deadline."""
-        session = self.session
-        if not self.alive or self.frozen:
-            return
-        now = self._clock.now
-        session.tick(now)
-        if session.wants_disconnect and self.link is not None:
-            link, self.link = self.link, None
-            link.up.close("closed by the client")
-            link.down.dead = True
-            session.disconnected(now, session.last_error)
-        attempt_at = session.reconnect.attempt_at
-        if self.link is None and attempt_at is not None and now >= attempt_at:
-            self._connect()
-        data = session.data_to_send()
-        if data and self.link is not None:
-            self.link.up.send(data)
-        for event in session.events():
-            match event:
-                case Answered(request_id, reply):
-                    self._asked.pop(request_id)(reply)
-                case StateChanged(State.OVER, reason):
-                    self._gone(f"over: {reason}")
-                case View() if event.ended is not None:
+    def _event(self, event: Event) -> None:
+        match event:
+            case StateChanged(State.OVER, reason):
+                if self.alive:
+                    self.world.rules.over(self, self.client.session.failure)
+                self._gone(f"over: {reason}")
+            case View():
+                self.world.rules.viewed(self, event)
+                if event.ended is not None:
                     self._trace(f"{self.node_id} told {event.fence} ended: {event.ended.kind}")
-        due = session.next_deadline()
-        if due is not None and self.alive:
-            self._clock.at(max(due, now + 0.001), self._pump_if_due)
-
-    def _pump_if_due(self) -> None:
-        due = self.session.next_deadline()
-        if due is not None and due <= self._clock.now:
-            self._pump()
-
-    def _connect(self) -> None:
-        self.session.connecting()
-        if not self._server.up:
-            self.session.disconnected(self._clock.now, "connection refused")
-            return
-        link = Link()
-        link.down = Pipe(
-            self._clock, self._rng,
-            lambda data: self._run(lambda: self.session.received(self._clock.now, data)),
-            lambda reason: self._run(lambda: self._dropped(link, reason)),
-        )  # fmt: skip
-        self.link = link
-        link.up = Pipe(
-            self._clock, self._rng,
-            lambda data: self._server.received(conn, data),
-            lambda reason: self._server.lost(conn, reason),
-        )  # fmt: skip
-        conn = self._server.accept(link)
-        self.session.connected(self._clock.now)
-
-    def _dropped(self, link: Link, reason: str) -> None:
-        if self.link is link:
-            self.link = None
-            self.session.disconnected(self._clock.now, reason)
+            case NcclRevoked():
+                for one in self.communicators:
+                    one.revoked(event)
+            case _:
+                pass

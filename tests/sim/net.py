@@ -1,10 +1,16 @@
-"""A virtual clock and a virtual network: ordered byte streams with delays, cuts and black holes."""
+"""A virtual clock and a virtual network: ordered byte streams with delays, jitter, cuts and black holes."""
 
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable
 
 Action = Callable[[], None]
+
+DELAYS_S = (0.0002, 0.001, 0.005)
+"""Of most pieces; the others take up to `JITTER_S`."""
+
+JITTER_S = 0.05
 
 
 class Clock:
@@ -23,8 +29,9 @@ class Clock:
         self.at(self.now + delay, action)
 
     def run_until(self, end: float) -> None:
-        while self._heap and self._heap[0][0] <= end:
-            self.now, _, action = heapq.heappop(self._heap)
+        heap, pop = self._heap, heapq.heappop
+        while heap and heap[0][0] <= end:
+            self.now, _, action = pop(heap)
             action()
         self.now = end
 
@@ -39,57 +46,83 @@ class Pipe:
         self._arrives = 0.0
         self.hole = False
         """Swallows everything until it is healed; then TCP's retransmission delivers it."""
-        self._held: list[Action] = []
+        self._cut = False
+        self.slow_s = 0.0
+        """Further delay of each piece, up to this."""
+        self._flying: deque[bytes | str] = deque()
+        """Pieces under way, and last the reason of the end, if it was closed."""
+        self._held = 0
+        """So many of them have come as far as the hole."""
         self.dead = False
 
+    @property
+    def empty(self) -> bool:
+        """Everything that was sent has arrived."""
+        return not self._flying
+
     def send(self, data: bytes) -> None:
+        rng = self._rng
         while data:
-            cut = self._rng.choice((len(data), len(data), self._rng.randint(1, len(data))))
-            piece, data = data[:cut], data[cut:]
-            self._later(lambda piece=piece: self._deliver(piece))  # type: ignore[misc]
+            whole = len(data)
+            cut = whole if rng.random() < 0.67 else rng.randint(1, whole)
+            self._later(data[:cut])
+            data = data[cut:]
 
     def close(self, reason: str) -> None:
-        self._later(lambda: self._end(reason))
+        self._later(reason)
+
+    def cut(self) -> None:
+        """Nothing arrives any more."""
+        self.hole = self._cut = True
 
     def heal(self) -> None:
         """What was held arrives first, in its order."""
+        if self._cut:
+            return
         self.hole = False
         if self._held:
             self._clock.at(self._clock.now, self._drain)
 
     def _drain(self) -> None:
-        if self.hole:
-            return
-        held, self._held = self._held, []
-        for action in held:
-            if not self.dead:
-                action()
+        while self._held and not self.hole and not self.dead:
+            self._held -= 1
+            self._deliver_next()
 
-    def _end(self, reason: str) -> None:
-        if not self.dead:
-            self.dead = True
-            self._closed(reason)
-
-    def _later(self, action: Action) -> None:
-        delay = self._rng.choice((0.0002, 0.001, 0.005, self._rng.uniform(0, 0.05)))
+    def _later(self, piece: bytes | str) -> None:
+        rng = self._rng
+        choice = rng.random() * 4
+        delay = DELAYS_S[int(choice)] if choice < 3 else rng.random() * JITTER_S
+        if self.slow_s:
+            delay += rng.random() * self.slow_s
         self._arrives = max(self._arrives, self._clock.now + delay)
-        self._clock.at(self._arrives, lambda: None if self.dead else self._through(action))
+        self._flying.append(piece)
+        self._clock.at(self._arrives, self._arrived)
 
-    def _through(self, action: Action) -> None:
+    def _arrived(self) -> None:
+        if self.dead:
+            return
         if self.hole or self._held:
-            self._held.append(action)
+            self._held += 1
         else:
-            action()
+            self._deliver_next()
+
+    def _deliver_next(self) -> None:
+        piece = self._flying.popleft()
+        if isinstance(piece, bytes):
+            self._deliver(piece)
+        else:
+            self.dead = True
+            self._closed(piece)
 
 
 class Link:
-    """A connection between a node and the server."""
+    """A connection between a client and the server."""
 
     def __init__(self) -> None:
         self.up: Pipe
-        """Node to server."""
+        """Client to server."""
         self.down: Pipe
-        """Server to node."""
+        """Server to client."""
 
     @property
     def pipes(self) -> tuple[Pipe, Pipe]:

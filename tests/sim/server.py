@@ -2,11 +2,23 @@
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from rdzv_proto import codec, limits
+from rdzv_proto.auth import Token
 from rdzv_proto.framing import PREAMBLE_BYTES, FrameBuffer
-from rdzv_proto.messages import HelloNode
+from rdzv_proto.messages import (
+    Alive,
+    AnyPush,
+    AnyReply,
+    AnyRequest,
+    Error,
+    HelloNode,
+    Welcome,
+)
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
@@ -14,54 +26,90 @@ from rdzv_server.core.events import (
     Close,
     CloseListener,
     Effect,
+    Identified,
     ListenerFailed,
     ListenerOpened,
     Lost,
     Opened,
     OpenListener,
     Persist,
-    Received,
     Release,
     Report,
     Send,
+    StorageTrouble,
     StoreClose,
     StoreSend,
 )
 from rdzv_server.core.invariants import Monitor, check_effects
 from rdzv_server.core.model import Phase
 from rdzv_server.core.settings import Identity, Settings
-from tests.lab import save
+from tests.lab import check_stored
+from tests.sim.disk import Disk, SimLedger
+from tests.sim.gate import SimGate
 from tests.sim.net import Clock, Link
+
+WALL_MS = 1_700_000_000_000
+"""What the clock on the wall shows at the beginning."""
+
+STORED_CHECK_EVERY = 64
+"""Steps between two comparisons of what is stored with the whole state, which takes long."""
+
+
+@dataclass(eq=False)
+class Peer:
+    """The server's end of a connection."""
+
+    link: Link
+    incarnation: bytes
+    """Of the process at the other end; empty: a tool."""
+    frames: FrameBuffer
+    greeted: int = 0
+    """Bytes of the preamble that have come."""
 
 
 class SimServer:
-    """One server start after another, on one clock; invariants are checked after every step."""
+    """One server start after another, on one clock; invariants are checked after every step.
+
+    Args:
+        lost: told of every process whose session expires, and whether something of it lay unread.
+        disk: what the server stores outlives it; None: it forgets everything.
+        tokens: in force; none: everybody may come in.
+    """
 
     def __init__(
         self,
         clock: Clock,
         trace: Callable[[str], None],
-        lost: Callable[[bytes], None],
-        disk: random.Random | None = None,
+        lost: Callable[[bytes, bool], None],
+        rng: random.Random,
+        *,
+        disk: Disk | None = None,
+        tokens: Iterable[Token] = (),
+        settings: Settings | None = None,
     ) -> None:
-        self._disk = disk
-        """Of a durable server: how long commits take, and which of them a crash catches."""
-        self.stored: dict[bytes, bytes] = {}
-        self._uncommitted: list[tuple[dict[bytes, bytes | None], list[Effect]]] = []
-        """Commits that are under way or wait, with the effects that wait for them."""
-        self._starts = 0
         self._clock, self._trace, self._node_lost = clock, trace, lost
-        self.links: dict[int, Link] = {}
-        self._buffers: dict[int, FrameBuffer] = {}
-        self._greeted: dict[int, int] = {}
+        self.disk = disk
+        self._settings = settings or Settings()
+        self._gate = SimGate(rng, list(tokens))
+        self._starts = 0
+        self.peers: dict[int, Peer] = {}
         self._next_conn = 0
         self.stalled_until = 0.0
-        self._missed: list[Callable[[], None]] = []
+        self._missed: list[tuple[bytes, Callable[[], None]]] = []
+        """What waits in the kernel, and whose it is."""
+        self.met: dict[bytes, int] = {}
+        """Processes in the order in which their first hello was read, as far as the server remembers them."""
+        self._hellos = 0
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
         self.epoch = 0
+        self.wall_ahead_ms = 0
+        """How far its machine's clock on the wall is ahead of the time that passed; it jumps."""
+        self.memories_lost = -1
+        """Starts without any state but the first."""
         self._lives: dict[str, int] = {}
         self._over: set[str] = set()
+        self._steps = 0
         self.up = False
         self.start()
         self._beat()
@@ -69,50 +117,48 @@ class SimServer:
     def start(self) -> None:
         """A start, without memory or with what was stored."""
         self._starts += 1
-        if self._disk is None or not self.stored:
-            self.epoch += 1
+        stored = {} if self.disk is None else dict(self.disk.stored)
+        if not stored:
+            self.epoch = self._new_epoch()
+            self.memories_lost += 1
         key = hashlib.sha256(b"sim%d" % self._starts).digest()
         identity = Identity("sim", f"i{self._starts}", self.epoch, key)
-        self.core = Coordinator(Settings(), identity, durable=self._disk is not None)
+        self.core = Coordinator(self._settings, identity, durable=self.disk is not None)
         self.monitor = Monitor()
+        self.ledger = SimLedger(self._clock, self.disk, self._do, self._trouble)
         self._ports: dict[int, int] = {}
         """Open listeners of this start."""
         self._asked = 0
         self.up = True
-        if self.stored:
-            self._apply(self.core.resume(self._clock.now, dict(self.stored)))
+        if stored:
+            self._apply(self.core.resume(self._clock.now, stored))
+        self._remember_processes()
+
+    def _remember_processes(self) -> None:
+        """Those that this start knows of."""
+        tables = self.core.tables
+        known = {session.incarnation for session in tables.sessions.values()}
+        known |= {lost.incarnation for lost in tables.lost.values()}
+        known |= {incarnation for _, _, incarnation in tables.superseded}
+        self.met = {one: order for one, order in self.met.items() if one in known}
+
+    def _new_epoch(self) -> int:
+        """As `rdzv_server.shell.stored.new_epoch` does."""
+        return max(1, WALL_MS + round(self._clock.now * 1000) + self.wall_ahead_ms)
 
     def life(self, run: str) -> tuple[int, int]:
         """Of a run's keys."""
         return self.epoch, self._lives.get(run, 0)
 
+    # --- what happens to it -------------------------------------------------------------------
+
     def crash(self) -> None:
-        """The process dies: every connection breaks, all memory is gone, and what was not stored. The commit
-        that was under way may have been made, though nobody was told."""
+        """The process dies: every connection breaks, and all memory is gone."""
         self.up = False
-        if self._disk is not None and self._uncommitted and self._disk.random() < 0.5:
-            save(self.stored, self._uncommitted[0][0])
-        self._uncommitted.clear()
-        for link in list(self.links.values()):
-            link.reset()
-        self.links.clear()
-        self._buffers.clear()
-        self._greeted.clear()
-
-    def accept(self, link: Link) -> int:
-        self._next_conn += 1
-        conn = self._next_conn
-        self.links[conn] = link
-        self._buffers[conn] = FrameBuffer(limits.FRAME_BYTES_MAX)
-        self._greeted[conn] = 0
-        self._enter(lambda: self._opened(conn))
-        return conn
-
-    def received(self, conn: int, data: bytes) -> None:
-        self._enter(lambda: self._received(conn, data))
-
-    def lost(self, conn: int, reason: str) -> None:
-        self._enter(lambda: self._lost(conn, reason))
+        self.ledger.crash()
+        for peer in list(self.peers.values()):
+            peer.link.reset()
+        self.peers.clear()
 
     def stall(self, seconds: float) -> None:
         """The process does not run; what arrives waits in the kernel."""
@@ -125,43 +171,103 @@ class SimServer:
         # The timer fires first, before what is in the sockets is read: the worst order.
         self._tick()
         missed, self._missed = self._missed, []
-        for action in missed:
-            action()
+        for _, action in missed:
+            if self.up:
+                action()
 
-    def _enter(self, action: Callable[[], None]) -> None:
+    def restart(self) -> None:
+        """Somebody starts it, if nobody else has."""
+        if not self.up:
+            self.start()
+
+    def heal(self) -> None:
+        """It runs, its disk has room, and nothing holds it."""
+        if self.disk is not None:
+            self.disk.full_until = self._clock.now
+        self.restart()
         if self._clock.now < self.stalled_until:
-            self._missed.append(action)
+            self.stalled_until = self._clock.now
+            self._wake()
+
+    def _trouble(self, why: str) -> None:
+        self._apply(self.core.handle(self._clock.now, StorageTrouble(why)))
+
+    # --- from the network ---------------------------------------------------------------------
+
+    def accept(self, link: Link, incarnation: bytes) -> int:
+        self._next_conn += 1
+        conn = self._next_conn
+        self.peers[conn] = Peer(link, incarnation, FrameBuffer(limits.FRAME_BYTES_MAX))
+        self._enter(b"", lambda: self._opened(conn))
+        return conn
+
+    def received(self, conn: int, data: bytes) -> None:
+        peer = self.peers.get(conn)
+        if peer is not None:
+            self._enter(peer.incarnation, lambda: self._received(conn, data))
+
+    def lost(self, conn: int, reason: str) -> None:
+        self._enter(b"", lambda: self._lost(conn, reason))
+
+    def _enter(self, whose: bytes, action: Callable[[], None]) -> None:
+        if self._clock.now < self.stalled_until:
+            self._missed.append((whose, action))
         elif self.up:
             action()
 
     def _opened(self, conn: int) -> None:
-        if conn in self.links:
+        if conn in self.peers:
             self._apply(self.core.handle(self._clock.now, Opened(conn, "10.0.0.9", "10.0.0.1")))
 
     def _received(self, conn: int, data: bytes) -> None:
-        buffer = self._buffers.get(conn)
-        if buffer is None:
+        peer = self.peers.get(conn)
+        if peer is None or not self.up:
             return
-        skip = min(PREAMBLE_BYTES - self._greeted[conn], len(data))
-        self._greeted[conn] += skip
-        buffer.feed(data[skip:])
-        while conn in self._buffers and (body := buffer.pop()) is not None:
+        skip = min(PREAMBLE_BYTES - peer.greeted, len(data))
+        peer.greeted += skip
+        peer.frames.feed(data[skip:])
+        self.core.begin(self._clock.now)
+        while conn in self.peers and (body := peer.frames.pop()) is not None:
             request_id, message = codec.decode_request(body)
             self._trace(f"server <- {conn} {request_id} {message.op}")
-            effects = self.core.handle(self._clock.now, Received(conn, request_id, message))
-            if isinstance(message, HelloNode):
-                holder = self.core.tables.nodes.get((message.run, message.node_id))
-                if holder is not None:
-                    self._incarnations[message.node_id] = holder.incarnation
-            self._apply(effects)
+            told = self._gate.admit(conn, message, bytes(body))
+            if isinstance(told, Identified):
+                self._apply(self.core.handle(self._clock.now, told))
+                self._request(conn, request_id, self._gate.hello(conn))
+            elif isinstance(told, Welcome | Error):
+                self._write(conn, codec.encode(request_id, told))
+            else:
+                self._request(conn, request_id, told)
+
+    def _request(self, conn: int, request_id: int, message: AnyRequest) -> None:
+        reply = self.core.request(conn, request_id, message)
+        run_id = self.core.run_of(conn) or None  # a tick looks at all runs
+        if isinstance(message, HelloNode):
+            self._hellos += 1
+            self.met.setdefault(message.incarnation, self._hellos)
+            holder = self.core.tables.nodes.get((message.run, message.node_id))
+            if holder is not None:
+                self._incarnations[message.node_id] = holder.incarnation
+        if reply is None:
+            self._apply(self.core.outcome(), run_id)
+        elif isinstance(reply, Alive):
+            self._write(conn, codec.encode(request_id, reply))
+            self.monitor.check(self.core.tables, run_id)
+        else:
+            self._apply([Send(conn, request_id, reply)], run_id)
 
     def _lost(self, conn: int, reason: str) -> None:
-        if self.links.pop(conn, None) is not None:
-            self._buffers.pop(conn)
+        """The core may have cut it before, and is told all the same: while commits are under way the shell does
+        not know yet."""
+        self.peers.pop(conn, None)
+        self._gate.gone(conn)
+        if self.up:
             self._apply(self.core.handle(self._clock.now, Lost(conn, reason)))
 
+    # --- time and effects ---------------------------------------------------------------------
+
     def _beat(self) -> None:
-        if self.up and self._clock.now >= self.stalled_until:
+        if self._clock.now >= self.stalled_until:
             self._tick()
         self._clock.after(TICK_S, self._beat)
 
@@ -169,76 +275,52 @@ class SimServer:
         if self.up:
             self._apply(self.core.tick(self._clock.now))
 
-    def _apply(self, effects: list[Effect]) -> None:
-        check_effects(self.core.tables, effects)
-        self.monitor.check(self.core.tables)
+    def _apply(self, effects: list[Effect], only: str | None = None) -> None:
+        tables = self.core.tables
+        check_effects(tables, effects)
+        self.monitor.check(tables, only)
         self._note_lives()
         for effect in effects:  # of now: until it is told, a newer process may hold the node id
             if isinstance(effect, Report) and effect.event == "node_lost":
-                self._node_lost(self._incarnations[effect.node])
-        if effects and isinstance(effects[0], Persist):
-            if len(self._uncommitted) < 2:  # one is under way; the others go together into the next
-                self._uncommitted.append(({}, []))
-            changes, waiting = self._uncommitted[-1]
-            changes.update(effects[0].changes)
-            waiting.extend(effects[1:])
-            if len(self._uncommitted) == 1:
-                self._commit_soon()
-        elif self._uncommitted:
-            self._uncommitted[-1][1].extend(effects)
-        else:
-            self._do(effects)
+                self._lost_node(self._incarnations[effect.node])
+        self.ledger.take(effects)
+        self._steps += 1
+        if self.disk is not None and self._steps % STORED_CHECK_EVERY == 0 and self.ledger.clean:
+            check_stored(tables, self.disk.stored)
         due = self.core.next_deadline()
         if due is not None and due < self._clock.now + TICK_S:
-            self._clock.at(due, lambda: self._enter(self._tick))
+            self._clock.at(due, lambda: self._enter(b"", self._tick))
 
-    def _commit_soon(self) -> None:
-        assert self._disk is not None, "nothing is stored"
-        delay_s = self._disk.expovariate(500) if self._disk.random() < 0.95 else 0.3
-        start = self._starts
-        self._clock.after(delay_s, lambda: self._committed(start))
-
-    def _committed(self, start: int) -> None:
-        if start != self._starts or not self.up:
-            return
-        changes, effects = self._uncommitted[0]
-        save(self.stored, changes)
-        self._do(effects)  # what comes of it joins the line
-        del self._uncommitted[0]
-        if self._uncommitted:
-            self._commit_soon()
+    def _lost_node(self, incarnation: bytes) -> None:
+        whole = {p.incarnation for p in self.peers.values() if p.link.up.empty}
+        unread = any(whose == incarnation for whose, _ in self._missed) and incarnation in whole
+        self._node_lost(incarnation, unread)
 
     def _do(self, effects: list[Effect]) -> None:
+        asked: list[int] = []
         for effect in effects:
             match effect:
-                case Send() | Broadcast() | Release() | Close() | Report():
+                case Send() | Broadcast() | Release() | Close():
                     self._speak(effect)
-                case _:
-                    pass
-        for effect in effects:
-            match effect:
+                case Report():
+                    self._trace(f"report {effect.event} {effect.node} {effect.fields}")
                 case OpenListener(listener):
-                    self._listen(listener)
+                    asked.append(listener)
                 case CloseListener(listener):
                     self._ports.pop(listener, None)
                 case StoreSend() | StoreClose():
                     raise AssertionError("no simulated agent has TCPStore clients")
-                case _:
-                    pass
+                case Persist():
+                    raise AssertionError("records that nobody stores")
+        for listener in asked:
+            self._listen(listener)
 
-    def _note_lives(self) -> None:
-        runs = self.core.tables.runs.values()
-        over = {run.id for run in runs if run.phase in (Phase.ENDED, Phase.CLOSED)}
-        for run_id in sorted(over - self._over):
-            self._lives[run_id] = self._lives.get(run_id, 0) + 1
-        self._over = over
-
-    def _speak(self, effect: Send | Broadcast | Release | Close | Report) -> None:
+    def _speak(self, effect: Send | Broadcast | Release | Close) -> None:
         match effect:
             case Send(conn, request_id, message):
-                self._write(conn, codec.encode(request_id, message))
-            case Broadcast(conns, message):
-                frame = codec.encode(0, message)
+                self._write(conn, codec.encode(request_id, self._welcome(conn, message)))
+            case Broadcast(conns, push):
+                frame = codec.encode(0, push)
                 for conn in conns:
                     self._write(conn, frame)
             case Release(to, reply):
@@ -248,15 +330,27 @@ class SimServer:
             case Close(conn, goodbye):
                 if goodbye is not None:
                     self._write(conn, codec.encode(0, goodbye))
-                link = self.links.pop(conn, None)
-                self._buffers.pop(conn, None)
-                if link is not None:
-                    link.down.close("closed by the server")
-            case Report():
-                self._reported(effect)
+                peer = self.peers.pop(conn, None)
+                if peer is not None:
+                    peer.link.down.close("closed by the server")
 
-    def _reported(self, report: Report) -> None:
-        self._trace(f"report {report.event} {report.node} {report.fields}")
+    def _note_lives(self) -> None:
+        over = self._over
+        for run in self.core.tables.runs.values():
+            if run.phase is Phase.ENDED or run.phase is Phase.CLOSED:
+                if run.id not in over:
+                    over.add(run.id)
+                    self._lives[run.id] = self._lives.get(run.id, 0) + 1
+            elif over:
+                over.discard(run.id)
+        for gone in sorted(over - self.core.tables.runs.keys()) if over else ():
+            over.discard(gone)  # forgotten, with what was written after its end
+            self._lives[gone] = self._lives.get(gone, 0) + 1
+
+    def _welcome(self, conn: int, message: AnyReply | AnyPush) -> AnyReply | AnyPush:
+        """With the server's proof, if the client gave its own."""
+        proof = self._gate.proof(conn) if isinstance(message, Welcome) else None
+        return message if proof is None else replace(message, proof=proof)
 
     def _listen(self, listener: int) -> None:
         """Every run needs a port for each generation; there are few of them, so some must wait."""
@@ -270,6 +364,6 @@ class SimServer:
         self._apply(self.core.handle(self._clock.now, event))
 
     def _write(self, conn: int, data: bytes) -> None:
-        link = self.links.get(conn)
-        if link is not None:
-            link.down.send(data)
+        peer = self.peers.get(conn)
+        if peer is not None:
+            peer.link.down.send(data)

@@ -1,70 +1,127 @@
 """One simulated history: a server, some runs, faults drawn from a seed, and what must hold.
 
 The same seed gives the same history. Safety is checked after every step of the server
-(`core/invariants.py`) and with every assignment a node is told; at the end the world is healed and
-must come to rest within bounded virtual time.
+(`core/invariants.py`) and with all that nodes are told (`rules`, `meeting`, `communicators`); at the end the
+world is healed and must come to rest within bounded virtual time. In liveness mode only a part of it is
+healed (`liveness`).
 """
 
+import enum
 import hashlib
 import random
 from collections.abc import Callable
 
-from rdzv_proto.messages import Fence, Joined, Policy
-from tests.sim.agent import LEASE_S, Agent, Stage
-from tests.sim.meeting import BARRIER_S, Ledger
+from rdzv_proto.auth import EVERYTHING, SECRET_BYTES, Grant, Scope, Token
+from rdzv_proto.messages import Policy
+from rdzv_server.core.settings import Settings
+from tests.sim import faults
+from tests.sim.agent import JOIN_S, LEASE_S, Agent
+from tests.sim.communicators import IdLedger
+from tests.sim.disk import Disk
+from tests.sim.history import Recorder
+from tests.sim.liveness import Core
+from tests.sim.meeting import Ledger
 from tests.sim.net import Clock
+from tests.sim.rules import Rules
 from tests.sim.server import SimServer
 
 CHAOS_S = 40.0
 CALM_S = LEASE_S + 12.0
 """Lease, last call, scale-up announcement and the slowest worker stop, with room."""
 
+AFTERMATH_S = 5.0
+"""Within this time the last faults have had all their new processes and restarts."""
 
-class ViolationError(AssertionError):
-    """A rule was broken; the seed reproduces it."""
+LAST_CALLS_S = (0, 1, 2)
+"""A run's last call is one of these."""
+
+LATE_FIRST = 0.1
+"""Part of the processes whose first connection breaks before its welcome comes, or soon after."""
+
+FAULTS_PER_S = 0.7
+
+
+class Mode(enum.Enum):
+    """What may happen to the server, and how the history ends."""
+
+    STEADY = "steady"
+    """It stalls, and no more."""
+    CRASHES = "crashes"
+    """It crashes and forgets everything."""
+    DURABLE = "durable"
+    """It crashes, and resumes from what it stored."""
+    LIVENESS = "liveness"
+    """It crashes or resumes; in the end only a part of each run is healed."""
 
 
 class World:
-    """A seed's history."""
+    """A seed's history.
 
-    def __init__(
-        self,
-        seed: int,
-        *,
-        keep_trace: bool = False,
-        server_crashes: bool = False,
-        durable: bool = False,
-    ) -> None:
-        self.seed = seed
-        self._rng = random.Random(seed)
+    Args:
+        keep_trace: keep the lines of the trace, and not only its hash.
+    """
+
+    def __init__(self, seed: int, mode: Mode = Mode.STEADY, *, keep_trace: bool = False) -> None:
+        self.seed, self.mode = seed, mode
+        self.rng = random.Random(seed)
         self.clock = Clock()
         self.hash = hashlib.sha256()
         self.lines: list[str] = []
         self._keep = keep_trace
         self.faults = 0
-        self.generations = 0
-        self._crashes = server_crashes or durable
-        self._told: dict[tuple[str, Fence], dict[int, str]] = {}
-        self._digests: dict[tuple[str, Fence], bytes] = {}
-        self._last: dict[str, Fence] = {}
-        self._processes = 0
-        disk = random.Random(f"disk {seed}") if durable else None
-        self.server = SimServer(self.clock, self.trace, self._check_lost, disk)
-        self.ledger = Ledger(self.server.life)
+        self.processes = 0
+        self.cores: list[Core] = []
+        """Of liveness mode."""
+        durable = mode is Mode.DURABLE or (mode is Mode.LIVENESS and seed % 2 == 1)
+        self._kinds = list(faults.ALWAYS)
+        if mode is not Mode.STEADY:
+            self._kinds += [faults.crash, faults.wall_jump]
+        if durable:
+            self._kinds.append(faults.disk_full)
+        guarded = self.rng.random() < 0.25
+        self.master = Token(EVERYTHING, self.rng.randbytes(SECRET_BYTES)) if guarded else None
+        """Of a server that asks for proof."""
         self.agents: list[Agent] = []
+        self.recorder = Recorder()
+        self.rules = Rules(self)
+        self.server = SimServer(
+            self.clock, self.trace, self.rules.lost, self.rng,
+            disk=Disk(random.Random(f"disk {seed}")) if durable else None,
+            tokens=() if self.master is None else (self.master,),
+            settings=Settings(run_keep_s=self.rng.choice((1.0, 5.0, 600.0))),
+        )  # fmt: skip
+        self.ledger = Ledger(self.server.life)
+        self.id_ledger = IdLedger()
         self._faults_left = True
-        for run in range(self._rng.randint(1, 2)):
+        self.policies: dict[str, Policy] = {}
+        for run in range(self.rng.choice((1, 1, 2, 3))):
             self._open_run(f"run{run}")
 
     # --- the course -----------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Chaos, then calm; raises ViolationError (or AssertionError from the invariants)."""
+        """Chaos, then calm.
+
+        Raises:
+            AssertionError: a rule was broken, by the name of the rule.
+        """
         self._plan_fault()
-        self.clock.run_until(CHAOS_S)
-        self._heal()
-        self.clock.run_until(CHAOS_S + CALM_S)
-        self._check_rest()
+        if self.mode is Mode.LIVENESS:
+            self.clock.run_until(CHAOS_S - AFTERMATH_S)
+            self._faults_left = False
+            self.clock.run_until(CHAOS_S)
+            self.server.heal()
+            for run in self.policies:
+                self.cores.append(Core(self, run))
+            self.clock.run_until(CHAOS_S + max(core.bound_s for core in self.cores))
+            for core in self.cores:
+                core.check()
+        else:
+            self.clock.run_until(CHAOS_S)
+            self._faults_left = False
+            self._heal()
+            self.clock.run_until(CHAOS_S + CALM_S)
+            self.rules.at_rest()
 
     def trace(self, line: str) -> None:
         text = f"{self.clock.now:.6f} {line}"
@@ -72,194 +129,72 @@ class World:
         if self._keep:
             self.lines.append(text)
 
+    def of_run(self, run: str) -> list[Agent]:
+        """Its living agents."""
+        return [agent for agent in self.agents if agent.run == run and agent.alive]
+
+    def token_of(self, run: str) -> Token:
+        """A token for one run only."""
+        assert self.master is not None, "this server asks for no token"
+        return self.master.derive(Grant(Scope.JOIN, run))
+
+    def start(self, run: str, name: str, policy: Policy, node_id: str = "") -> Agent:
+        """A new process of a node."""
+        self.processes += 1
+        token = None
+        if self.master is not None:
+            token = self.master if self.rng.random() < 0.2 else self.token_of(run)
+        rng = self.rng
+        late_s = faults.late_times(rng) if rng.random() < LATE_FIRST else None
+        agent = Agent(
+            self, name, run, policy, node_id=node_id, process=self.processes, restarts=self.rng.randint(0, 2),
+            token=token, late_s=late_s,
+        )  # fmt: skip
+        self.agents.append(agent)
+        return agent
+
     def _open_run(self, run: str) -> None:
-        low = self._rng.randint(1, 4)
-        high = low + self._rng.randint(0, 3)
-        policy = Policy(
+        rng = self.rng
+        low = rng.randint(1, 4)
+        high = low + rng.randint(0, 3)
+        policy = self.policies[run] = Policy(
             min_nodes=low,
             max_nodes=high,
-            join_timeout_ms=10_000,
-            last_call_timeout_ms=self._rng.choice((0, 1000, 2000)),
-            below_min=self._rng.choice(("stop", "wait")),
-            worker_store=self._rng.choice(("rank0", "server")),
+            join_timeout_ms=round(JOIN_S * 1000),
+            last_call_timeout_ms=1000 * rng.choice(LAST_CALLS_S),
+            below_min=rng.choice(("stop", "wait")),
+            worker_store=rng.choice(("rank0", "server")),
         )
-        for i in range(high + self._rng.randint(-1, 1)):
-            self.clock.after(self._rng.uniform(0, 3), self._starter(run, f"{run}-node{i}", policy))
+        for i in range(high + rng.randint(-1, 1)):
+            self.clock.after(rng.uniform(0, 3), self.starter(run, f"{run}-node{i}", policy))
 
-    def _starter(self, run: str, name: str, policy: Policy) -> Callable[[], None]:
-        return lambda: self._start(run, name, policy)
+    def starter(self, run: str, name: str, policy: Policy, node_id: str = "") -> Callable[[], None]:
+        """Starts it, when it is called."""
 
-    def _start(self, run: str, name: str, policy: Policy, node_id: str = "") -> None:
-        self._processes += 1
-        self.agents.append(
-            Agent(
-                name, run, policy, self.clock, self._rng, self.server, self._check_told,
-                self.ledger, self.trace, node_id=node_id, process=self._processes,
-                restarts=self._rng.randint(0, 2),
-            )
-        )  # fmt: skip
+        def begin() -> None:
+            self.start(run, name, policy, node_id)
+
+        return begin
 
     # --- faults ---------------------------------------------------------------------------------
 
     def _plan_fault(self) -> None:
         if self._faults_left:
-            self.clock.after(self._rng.expovariate(0.7), self._fault)
+            self.clock.after(self.rng.expovariate(FAULTS_PER_S), self._fault)
 
     def _fault(self) -> None:
         if not self._faults_left:
             return
-        alive = [a for a in self.agents if a.alive]
+        alive = [agent for agent in self.agents if agent.alive]
         if alive:
-            victim = self._rng.choice(alive)
-            kinds = [
-                self._kill, self._replace, self._freeze, self._reset, self._hole, self._half_hole,
-                self._stall, self._fail, self._finish, self._drain, self._newcomer, self._all_reset,
-            ]  # fmt: skip
-            if self._crashes:
-                kinds.append(self._crash)
-            kind = self._rng.choice(kinds)
+            victim = self.rng.choice(alive)
+            kind = self.rng.choice(self._kinds)
             self.trace(f"fault {kind.__name__} {victim.node_id}")
             self.faults += 1
-            kind(victim)
+            kind(self, victim)
         self._plan_fault()
 
-    def _kill(self, agent: Agent) -> None:
-        agent.kill()
-        if self._rng.random() < 0.7:
-            self.clock.after(
-                self._rng.uniform(0, 4), self._starter(agent.run, agent.name, agent.policy)
-            )
-
-    def _replace(self, agent: Agent) -> None:
-        """A new process with the same node id, while the old one lives or after it died."""
-        if self._rng.random() < 0.5:
-            agent.kill()
-        self._start(agent.run, agent.name, agent.policy, node_id=agent.node_id)
-
-    def _freeze(self, agent: Agent) -> None:
-        agent.freeze(self._rng.uniform(0.2, 3 * LEASE_S))
-
-    def _reset(self, agent: Agent) -> None:
-        if agent.link is not None:
-            agent.link.reset()
-
-    def _all_reset(self, agent: Agent) -> None:
-        for other in self.agents:
-            if other.alive and other.run == agent.run and other.link is not None:
-                other.link.reset()
-
-    def _hole(self, agent: Agent) -> None:
-        if agent.link is not None:
-            after = self._rng.uniform(0.1, 2 * LEASE_S)
-            agent.impaired(after)
-            for pipe in agent.link.pipes:
-                pipe.hole = True
-                self.clock.after(after, pipe.heal)
-
-    def _half_hole(self, agent: Agent) -> None:
-        if agent.link is not None:
-            pipe = self._rng.choice(agent.link.pipes)
-            pipe.hole = True
-            after = self._rng.uniform(0.1, 2 * LEASE_S)
-            agent.impaired(after)
-            self.clock.after(after, pipe.heal)
-
-    def _stall(self, agent: Agent) -> None:
-        self.server.stall(self._rng.uniform(0.3, 2 * LEASE_S))
-
-    def _fail(self, agent: Agent) -> None:
-        agent.worker_fails()
-
-    def _finish(self, agent: Agent) -> None:
-        """One node's work is done; mostly the others' soon after."""
-        agent.worker_finishes()
-        if self._rng.random() < 0.8:
-            for other in self.agents:
-                if other.run == agent.run and other is not agent:
-                    self.clock.after(self._rng.uniform(0, 2), other.worker_finishes)
-
-    def _drain(self, agent: Agent) -> None:
-        agent.terminate()
-
-    def _newcomer(self, agent: Agent) -> None:
-        self._start(agent.run, f"{agent.run}-new{self._processes}", agent.policy)
-
-    def _crash(self, agent: Agent) -> None:
-        if self.server.up:
-            self.server.crash()
-            self.clock.after(self._rng.uniform(0.1, 5), self.server.start)
-
     def _heal(self) -> None:
-        self._faults_left = False
         for agent in self.agents:
-            if agent.link is not None:
-                for pipe in agent.link.pipes:
-                    pipe.heal()
-            if agent.frozen:
-                agent.freeze(0)
+            agent.client.heal()
         self.trace("healed")
-
-    # --- what must hold -------------------------------------------------------------------------
-
-    def _check_told(self, agent: Agent, told: Joined) -> None:
-        key = (agent.run, told.fence)
-        digest = self._digests.setdefault(key, told.digest)
-        if digest != told.digest:
-            raise ViolationError(f"S3: {key} has two member tables")
-        ranks = self._told.setdefault(key, {})
-        if not ranks:
-            self.generations += 1
-        holder = ranks.setdefault(told.group_rank, agent.node_id)
-        if holder != agent.node_id:
-            raise ViolationError(
-                f"S1: rank {told.group_rank} of {key}: {holder} and {agent.node_id}"
-            )
-        if not 0 <= told.group_rank < told.world_size:
-            raise ViolationError(f"S1: rank {told.group_rank} of {told.world_size}")
-        process = f"{agent.node_id}/{id(agent)}"
-        last = self._last.get(process)
-        if last is not None and told.fence <= last:
-            raise ViolationError(f"S3: {agent.node_id} was told {told.fence} after {last}")
-        self._last[process] = told.fence
-
-    def _check_lost(self, incarnation: bytes) -> None:
-        """Only the dead, the frozen and the cut off are ever declared lost (S32, S33). Asked of the
-        process: another one with the same node id may live, and not have reached the server yet."""
-        for agent in self.agents:
-            if agent.incarnation == incarnation and agent.alive:
-                quiet = self.clock.now - agent.impaired_until
-                if quiet > LEASE_S + 1.0:
-                    raise ViolationError(f"S33: {agent.node_id} is well and was declared lost")
-
-    def _check_rest(self) -> None:
-        """Healed, every living agent is in its run's live generation, finished, waits below the
-        minimum, or stands by above the maximum (L3, L4)."""
-        for agent in self.agents:
-            if not agent.alive:
-                continue
-            self._check_waits(agent)
-            run = self.server.core.tables.runs.get(agent.run)
-            if run is None:
-                raise ViolationError(f"L4: {agent.node_id} lives and its run does not")
-            live = run.live
-            if agent.stage is Stage.RUNNING:
-                view = agent.session.watch.view
-                if live is None or agent.joined is None or agent.joined.fence != live.fence:
-                    raise ViolationError(f"L4: {agent.node_id} runs in a dead generation ({view})")
-            elif agent.stage is Stage.JOINING:
-                few = run.policy is not None and run.counts.ready < run.policy.min_nodes
-                if live is None and not few:
-                    raise ViolationError(f"L4: {agent.node_id} waits in a run that could form")
-                if live is not None and run.announced:
-                    raise ViolationError(f"L8: {agent.node_id} waits though it was announced")
-            elif agent.stage is not Stage.EXIT:
-                raise ViolationError(f"L3: {agent.node_id} hangs in {agent.stage.value}")
-
-    def _check_waits(self, agent: Agent) -> None:
-        """Nobody waits at a barrier longer than its time (L3, L5)."""
-        for meetings in agent.meetings:
-            for name, since in meetings.waiting.items():
-                if self.clock.now - since > BARRIER_S + 1.0:
-                    raise ViolationError(
-                        f"L3: {agent.node_id} waits at {name} since {since:.1f} of {self.clock.now}"
-                    )

@@ -37,6 +37,9 @@ WORKER_TOKENS_KEPT = 4
 """Of one node: a generation may have two (one from before a restart of the server), and workers of an older one
 learn that it is over."""
 
+_GONE = {"lost": ErrorCode.SESSION_LOST, "replaced": ErrorCode.FENCED}
+"""By the kind of an end: what a member's waiting requests are told, unless it left of its own accord."""
+
 _digest_of = msgspec.msgpack.Encoder().encode
 
 
@@ -187,8 +190,10 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
     tables.save_hints(run, member)
     roster.leave(run, member)
     session.member = None
-    gone = Refused(ErrorCode.NOT_A_MEMBER, f"{words.node(session)} left run {run.id!r}").reply()
-    if join is not None:
+    gone = _why_gone(run, session, ended)
+    if join is not None and ended.kind == "lost":  # its client asks again in a new session
+        tables.settle(session, join.request_id, gone, keep=False)
+    elif join is not None:
         tables.answer(session, join.request_id, gone, keep=True)
     if in_world and not member.finished:
         if failed:
@@ -200,6 +205,15 @@ def depart(tables: Tables, run: Run, member: Member, ended: Ended) -> None:
     barriers.session_over(tables, run, session, ended.reason)
     waits.session_over(tables, session, gone)
     tables.touch(run)
+
+
+def _why_gone(run: Run, session: Session, ended: Ended) -> Error:
+    """What requests that still wait are told when their node is no member any more."""
+    code = _GONE.get(ended.kind, ErrorCode.NOT_A_MEMBER)
+    text = ended.reason
+    if code is ErrorCode.NOT_A_MEMBER:
+        text = f"{words.node(session)} left run {run.id!r}"
+    return Refused(code, text).reply()
 
 
 def session_over(tables: Tables, session: Session) -> None:

@@ -221,6 +221,10 @@ class Namespace:
         """All waits, in the order in which they began."""
         return list(self._waits)
 
+    def waits(self) -> list[Wait]:
+        """All requests that wait."""
+        return list(self._waits.values())
+
     def _wake(self, key: str) -> Iterator[Wait]:
         for waiter in list(self._by_key.get(key, ())):
             wait = self._waits[waiter]

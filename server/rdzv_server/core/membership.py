@@ -49,12 +49,14 @@ def join(tables: Tables, session: Session, request_id: int, ask: Join) -> Joined
     _check_policy(tables, run, session, ask.policy)
     live = run.live
     if live is not None and session.id in live.rank_of:
-        if ask.last is None or ask.last < live.fence:
+        # An epoch that is not ours is over, however large its number: it came from another clock.
+        last = ask.last if ask.last is not None and ask.last.epoch == live.fence.epoch else None
+        if last is None or last < live.fence:
             if live.store is not None or not live.served:
                 return generations.joined(tables, run, session)
             _end_without_store(tables, run, live)
-        elif ask.last > live.fence:
-            raise Refused(ErrorCode.MALFORMED, f"generation {ask.last} does not exist yet")
+        elif last > live.fence:
+            raise Refused(ErrorCode.MALFORMED, f"generation {last} does not exist yet")
     member = session.member or _enter(tables, run, session)
     rival = _rank_rival(tables, run, member, ask.rank_hint)
     if run.live is not None and session.id in run.live.rank_of:

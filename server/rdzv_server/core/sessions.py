@@ -58,6 +58,7 @@ def hello_node(tables: Tables, connection: Connection, hello: HelloNode) -> Welc
         session = None
     resumed = session is not None
     if session is None:
+        tables.has_come(*key, hello.incarnation)
         session = _open(tables, Role.NODE, hello.run, hello.node_id, hello)
         session.name = hello.name
         tables.nodes[key] = session
@@ -181,6 +182,8 @@ def expire(tables: Tables, session: Session) -> None:
         tables.deadlines.set(("session", session.id, 0), tables.t + SOCKET_POLL_S)
         return
     generations.session_over(tables, session)
+    if session.role is Role.NODE:
+        tables.remember_lost(session)
     remove(tables, session)
 
 

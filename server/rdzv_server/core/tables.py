@@ -15,9 +15,10 @@ from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye, Joined
 from rdzv_server.core.clock import RunClock
 from rdzv_server.core.deadlines import Deadlines
 from rdzv_server.core.durable.saving import SESSIONS_RESERVED, Saves, keys_of_run
-from rdzv_server.core.durable.stored import Key, StoredFenced
+from rdzv_server.core.durable.stored import Key, StoredFenced, StoredLost, StoredSeen
 from rdzv_server.core.events import Broadcast, Close, Effect, Level, Release, Report, Send
 from rdzv_server.core.model import Connection, Generation, Member, Phase, Run, Session
+from rdzv_server.core.nccl.seen import SeenIds
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
@@ -54,11 +55,13 @@ class Tables:
         self.workers: dict[tuple[str, str, bytes], Session] = {}
         self.fenced: OrderedDict[int, StoredFenced] = OrderedDict()
         """Superseded sessions by their id."""
+        self.lost: OrderedDict[tuple[str, str], StoredLost] = OrderedDict()
+        """The last process of a node, if it was lost and nobody has come since."""
         self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
         """(run, node, incarnation) that may never come back."""
         self.runs: dict[str, Run] = {}
-        self.ids_seen: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
-        """Fingerprints of unique ids: run id and place; survive their generation (S18)."""
+        self.ids_seen = SeenIds()
+        """Fingerprints of unique ids; survive their generation (S18)."""
         self.tombstones: OrderedDict[str, int] = OrderedDict()
         self.generation_floor = 0
         self.session_last = 0
@@ -311,15 +314,38 @@ class Tables:
 
     def remember_fenced(self, session: Session) -> None:
         """A superseded process may never act again, nor come back under its old incarnation."""
-        self.fenced[session.id] = StoredFenced(
-            session.run_id, session.node_id, session.incarnation, session.token_hash
-        )
-        self.superseded[(session.run_id, session.node_id, session.incarnation)] = None
-        self.save("fenced", session.id)
+        lost = StoredLost(session.id, session.incarnation, session.token_hash)
+        self._fence(session.run_id, session.node_id, lost)
+
+    def remember_lost(self, session: Session) -> None:
+        """A node's process was lost; if another one comes before it is back, that one is the node's."""
+        key = (session.run_id, session.node_id)
+        self.lost[key] = StoredLost(session.id, session.incarnation, session.token_hash)
+        self.save("lost", *key)
+        while len(self.lost) > FENCED_KEPT_MAX:
+            oldest, _ = self.lost.popitem(last=False)
+            self.save("lost", *oldest)
+
+    def has_come(self, run_id: str, node_id: str, incarnation: bytes) -> None:
+        """A process opens a node's session: one that was lost before is superseded, or it is back."""
+        lost = self.lost.pop((run_id, node_id), None)
+        if lost is not None:
+            self.save("lost", run_id, node_id)
+            if lost.incarnation != incarnation:
+                self._fence(run_id, node_id, lost)
+
+    def _fence(self, run_id: str, node_id: str, old: StoredLost) -> None:
+        self.fenced[old.session] = StoredFenced(run_id, node_id, old.incarnation, old.token_hash)
+        self.superseded[(run_id, node_id, old.incarnation)] = None
+        self.save("fenced", old.session)
         while len(self.fenced) > FENCED_KEPT_MAX:
-            number, old = self.fenced.popitem(last=False)
-            self.superseded.pop((old.run, old.node_id, old.incarnation), None)
+            number, first = self.fenced.popitem(last=False)
+            self.superseded.pop((first.run, first.node_id, first.incarnation), None)
             self.save("fenced", number)
+
+    def remember_id(self, seen: StoredSeen) -> None:
+        """A unique id is taken, and never again."""
+        self.save_all(("seen", number) for number in self.ids_seen.add(seen))
 
 
 def hash_of(token: bytes) -> bytes:

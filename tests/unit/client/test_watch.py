@@ -163,3 +163,33 @@ def test_the_fence_never_falls_and_an_end_is_never_taken_back(
             assert watch.view.fence >= before.fence
             if watch.view.fence == before.fence and before.ended is not None:
                 assert watch.view.ended is not None
+
+
+def test_s31_after_a_server_without_memory_the_next_generation_counts_though_its_clock_was_behind() -> (
+    None
+):
+    watch = at(View(fence=NOW))
+    behind = Fence(6, 1)
+    assert not watch.joined(behind)
+    assert watch.forgotten("the server restarted without its memory")
+    assert watch.view.ended is not None
+    assert watch.view.ended.kind == "server_restarted"
+    assert watch.joined(behind)
+    assert watch.view == View(fence=behind)
+    assert not watch.take(View(fence=Fence(5, 9)))  # only the next one
+    assert watch.take(View(fence=behind, ended=LOST))
+
+
+def test_s31_a_view_of_an_older_generation_of_the_epoch_that_is_over_is_none() -> None:
+    watch = at(View(fence=NOW))
+    watch.forgotten("the server restarted without its memory")
+    assert not watch.joined(OLD)
+    assert not watch.take(View(fence=OLD))
+    assert watch.take(View(fence=Fence(6, 2), waiting=1))
+
+
+def test_a_server_without_memory_is_no_end_for_whoever_was_in_no_generation() -> None:
+    watch = Watch()
+    assert not watch.forgotten("the server restarted without its memory")
+    assert watch.joined(OLD)
+    assert not watch.take(View(fence=Fence(6, 1)))

@@ -28,7 +28,7 @@ from rdzv_server.core.tables import Tables
 KINDS = frozenset(
     (
         "meta", "fenced", "tomb", "run", "generation", "end", "session", "reply", "key", "revision",
-        "barrier", "decision", "nccl",
+        "barrier", "decision", "nccl", "seen", "lost",
     )
 )  # fmt: skip
 """Of records."""
@@ -69,7 +69,7 @@ def in_new_epoch(records: Mapping[bytes, bytes], epoch: int) -> dict[bytes, byte
                 run = _unpack(key, data, stored.StoredRun)
                 if run.phase != Phase.CLOSED.value:
                     changes[raw] = stored.pack(replace(run, phase=Phase.ENDED.value, formed=0))
-            case ("tomb", _):
+            case (("tomb" | "seen"), _):
                 pass
             case (("key" | "revision"), run_id, 0, *_) if run_id in runs:
                 pass
@@ -120,9 +120,7 @@ def _fill(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
         meta = _unpack(key, data, stored.StoredMeta)
         tables.session_last = tables.sessions_reserved = meta.sessions_reserved
         tables.generation_floor = meta.generation_floor
-    for key, data in by_kind.get("fenced", []):
-        old = tables.fenced[int(key[1])] = _unpack(key, data, stored.StoredFenced)
-        tables.superseded[(old.run, old.node_id, old.incarnation)] = None
+    _memories(tables, by_kind)
     for key, data in by_kind.get("tomb", []):
         tables.tombstones[str(key[1])] = _unpack(key, data, int)
     for key, data in by_kind.get("run", []):
@@ -149,6 +147,17 @@ def _fill(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
         tables.touch(run)
         if run.phase in (Phase.ENDED, Phase.CLOSED):
             tables.deadlines.set(("forget", run.id, 0), tables.t + tables.settings.run_keep_s)
+
+
+def _memories(tables: Tables, by_kind: dict[str, list[tuple[Key, bytes]]]) -> None:
+    """Who may not come back, and which ids may not serve again."""
+    for key, data in by_kind.get("fenced", []):
+        old = tables.fenced[int(key[1])] = _unpack(key, data, stored.StoredFenced)
+        tables.superseded[(old.run, old.node_id, old.incarnation)] = None
+    for key, data in by_kind.get("lost", []):
+        tables.lost[str(key[1]), str(key[2])] = _unpack(key, data, stored.StoredLost)
+    for key, data in by_kind.get("seen", []):
+        tables.ids_seen.enter(int(key[1]), _unpack(key, data, stored.StoredSeen))
 
 
 def _run(tables: Tables, run_id: str, record: stored.StoredRun) -> None:
@@ -260,6 +269,7 @@ def _group(tables: Tables, name: str, record: stored.StoredGroup) -> Group:
         shape = Shape(old.nranks, old.n_ids, old.minter)
         attempt = Record(name, old.attempt, 0, shape, old.by, tables.t, 0.0, since=tables.t)
         attempt.state = State.SPENT if old.state == State.SPENT.value else State.FAILED
+        attempt.digests = [b""] * shape.n_ids  # whoever puts once more learns how it ended
         attempt.revoked = set(old.revoked)
         if old.code:
             attempt.failure = Refused(ErrorCode(old.code), old.message)

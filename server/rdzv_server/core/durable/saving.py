@@ -101,6 +101,12 @@ def read_off(tables: "Tables", key: Key) -> bytes | None:
             return None if reply is None else codec.encode_tail(reply)
         case ("fenced", int(number)):
             return pack(tables.fenced[number]) if number in tables.fenced else None
+        case ("lost", str(run_id), str(node_id)):
+            lost = tables.lost.get((run_id, node_id))
+            return None if lost is None else pack(lost)
+        case ("seen", int(number)):
+            seen = tables.ids_seen.by_number.get(number)
+            return None if seen is None else pack(seen)
         case ("tomb", str(run_id)):
             return pack(tables.tombstones[run_id]) if run_id in tables.tombstones else None
         case (_, str(run_id), *rest):
@@ -117,6 +123,8 @@ def _keys(tables: "Tables") -> Iterator[Key]:
         for request_id in session.replies:
             yield ("reply", session.id, request_id)
     yield from (("fenced", number) for number in tables.fenced)
+    yield from (("lost", *key) for key in tables.lost)
+    yield from (("seen", number) for number in tables.ids_seen.by_number)
     yield from (("tomb", run_id) for run_id in tables.tombstones)
     for run in tables.runs.values():
         yield from keys_of_run(run)

@@ -161,6 +161,22 @@ class StoredFenced(_Stored, frozen=True, array_like=True):
     token_hash: bytes
 
 
+class StoredLost(_Stored, frozen=True, array_like=True):
+    """A process that was lost, the last one of its node: it may come back unless another takes its place."""
+
+    session: int
+    incarnation: bytes
+    token_hash: bytes
+
+
+class StoredSeen(_Stored, frozen=True, array_like=True):
+    """A unique id that was taken: none serves twice, whatever happened to its run and to the server since."""
+
+    digest: bytes
+    run: str
+    where: str
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 

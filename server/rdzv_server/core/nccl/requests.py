@@ -17,6 +17,7 @@ from rdzv_proto.messages import (
     NcclReady,
 )
 from rdzv_server.core import waits, words
+from rdzv_server.core.durable.stored import StoredSeen
 from rdzv_server.core.kv import Waiter
 from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.nccl import ends as nccl_ends
@@ -27,9 +28,6 @@ from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 
 Requests = NcclGet | NcclPut | NcclReady | NcclFail
-
-IDS_SEEN_MAX = 65_536
-"""Fingerprints of ids that are remembered, so that none serves twice: days of communicators."""
 
 
 def handle(tables: Tables, session: Session, request_id: int, ask: Requests) -> AnyReply | None:
@@ -178,9 +176,9 @@ def _put(
             f"({nccl_words.process(session)})",
             "Put an id only after being told to mint it.",
         )
-    seen = tables.ids_seen.get(digest)
+    seen = tables.ids_seen.find(digest)
     if seen is not None:
-        place = seen[1] if seen[0] == run.id else "another run"
+        place = seen.where if seen.run == run.id else "another run"
         raise Refused(
             ErrorCode.DUPLICATE_ID,
             f"{nccl_words.where(run, generation, record)}: the id of rank {ask.rank} was offered "
@@ -188,9 +186,7 @@ def _put(
         )
     root = unique_id.root_of(ask.id)
     _check_loopback(run, generation, record, str(root) if root.loopback else "")
-    tables.ids_seen[digest] = (run.id, nccl_words.where(run, generation, record))
-    if len(tables.ids_seen) > IDS_SEEN_MAX:
-        tables.ids_seen.popitem(last=False)
+    tables.remember_id(StoredSeen(digest, run.id, nccl_words.where(run, generation, record)))
     if generation.ids.put(record, ask.index, ask.id, tables.t):
         _check_reachable(tables, run, generation, record)
         _published(tables, run, generation, record)

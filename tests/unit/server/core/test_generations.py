@@ -2,7 +2,8 @@
 
 import pytest
 
-from rdzv_proto.messages import Address, Join
+from rdzv_proto.errors import ErrorCode
+from rdzv_proto.messages import Address, Error, Join, KvGet
 from tests.lab import EPOCH, Lab, Node, policy
 
 
@@ -154,3 +155,39 @@ def test_a_replaced_node_ends_the_generation_and_takes_its_old_place() -> None:
     a.join()
     c.join()
     assert (a.rank, new.rank, c.rank) == (0, 1, 2)
+
+
+def test_a_join_of_a_lost_session_is_not_answered_but_goes_on_in_the_next_one() -> None:
+    lab = Lab()
+    a = lab.node("a", rules=policy(2))
+    a.join()
+    lab.advance(a.lease_s + 1)
+    assert a.answer is None
+    assert a.wire.goodbye is not None
+    assert a.wire.goodbye.code == ErrorCode.SESSION_LOST
+    b = lab.node("b", rules=policy(2))
+    a.hello().join()
+    b.join()
+    assert {a.rank, b.rank} == {0, 1}
+
+
+def test_a_wait_of_a_lost_session_ends_with_the_session() -> None:
+    lab = Lab()
+    a, _ = lab.world("a", "b", rules=policy(2))
+    request_id = next(a.ids)
+    a.ask(KvGet(fence=None, key="k", timeout_ms=60_000), request_id)
+    lab.advance(a.lease_s + 1)
+    (reply,) = a.wire.replies(request_id)
+    assert isinstance(reply, Error)
+    assert reply.code == ErrorCode.SESSION_LOST
+    assert "silent for longer than its lease" in reply.message
+
+
+def test_s5_a_join_of_a_replaced_process_says_that_it_was_replaced() -> None:
+    lab = Lab()
+    old = lab.node("a", rules=policy(2))
+    old.join()
+    lab.node("a", rules=policy(2), incarnation=2).join()
+    assert old.code is ErrorCode.FENCED
+    assert old.error is not None
+    assert "replaced by a new process" in old.error.message

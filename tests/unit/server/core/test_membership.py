@@ -6,7 +6,7 @@ from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import CloseRun, Done, Error, Fence, Finished, Join, Joined, KvSet, Leave
 from rdzv_server.core.settings import Settings
-from tests.lab import RUN, Lab, beat_all, policy
+from tests.lab import EPOCH, RUN, Lab, beat_all, policy
 
 # --- the policy of a run -------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ def test_a_rejoin_while_a_connection_is_gone_names_the_node_it_belongs_to() -> N
 def test_a_generation_that_does_not_exist_yet_is_refused() -> None:
     lab = Lab()
     a, _ = lab.world("a", "b", rules=policy(2))
-    a.join(last=Fence(9_999, 1))
+    a.join(last=Fence(EPOCH, 2))
     assert a.code is ErrorCode.MALFORMED
 
 
@@ -482,3 +482,13 @@ def test_a_join_answer_is_only_ever_an_assignment_or_an_error() -> None:
     lab = Lab()
     a = lab.node("a", rules=policy(1)).join()
     assert isinstance(a.answer, Joined)
+
+
+def test_s31_a_join_that_knows_a_later_epoch_of_another_clock_gets_its_place() -> None:
+    lab = Lab()
+    a, _ = lab.world("a", "b", rules=policy(2))
+    a.join(last=Fence(EPOCH + 1, 7))
+    assert a.joined is not None
+    assert a.joined.fence == Fence(EPOCH, 1)
+    a.join(last=Fence(EPOCH, 7))
+    assert a.code is ErrorCode.MALFORMED

@@ -18,6 +18,7 @@ from rdzv_proto.messages import (
     ViewChanged,
     Welcome,
 )
+from rdzv_server.core import tables
 from rdzv_server.core.burst import TOGETHER_S
 from rdzv_server.core.events import Alive as TakesAnswers
 from rdzv_server.core.events import Behind, Lost, StorageTrouble
@@ -608,3 +609,54 @@ def test_a_peer_that_takes_its_answers_is_alive_though_nothing_of_it_is_read() -
     lab.apply(lab.core.handle(lab.now, TakesAnswers(9_999)))  # gone meanwhile
     lab.advance(2.2)
     assert "a" not in lab.members()
+
+
+def test_s5_a_process_that_was_lost_and_replaced_is_fenced_when_it_goes_on() -> None:
+    lab = Lab()
+    old = lab.node("a", rules=policy(1)).join()
+    lab.advance(old.lease_s + 1)
+    new = lab.node("a", rules=policy(1), incarnation=2).join()
+    old.hello(old.resume_proof)
+    assert old.refused is not None
+    assert old.refused.code == ErrorCode.FENCED
+    old.hello()
+    assert old.refused is not None
+    assert old.refused.code == ErrorCode.FENCED
+    assert new.wire.goodbye is None
+    new.beat()
+    assert not new.wire.closed
+
+
+def test_s5_so_it_is_when_the_server_was_restarted_between() -> None:
+    lab = Lab()
+    old = lab.node("a", rules=policy(1)).join()
+    lab.advance(old.lease_s + 1)
+    lab.restart()
+    new = lab.node("a", rules=policy(1), incarnation=2).join()
+    lab.restart()
+    new.resume()
+    old.hello()
+    assert old.refused is not None
+    assert old.refused.code == ErrorCode.FENCED
+
+
+def test_a_process_that_was_lost_and_not_replaced_comes_back() -> None:
+    lab = Lab()
+    old = lab.node("a", rules=policy(1)).join()
+    lab.advance(old.lease_s + 1)
+    old.hello()
+    assert old.refused is None
+    assert not lab.core.tables.lost
+    lab.node("a", rules=policy(1), incarnation=2)
+    old.hello()
+    assert old.refused is not None
+
+
+def test_the_process_that_was_lost_first_is_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "FENCED_KEPT_MAX", 1)
+    lab = Lab()
+    for name in ("a", "b"):
+        lab.advance(lab.node(name, rules=policy(1)).lease_s + 1)
+    assert [node_id for _, node_id in lab.core.tables.lost] == ["b"]

@@ -70,6 +70,8 @@ RECORDS: list[msgspec.Struct] = [
     stored.StoredAttempt(1, 2, 1, None, "a", "failed", 7, "text", [(0, 1, "who")], [3]),
     stored.StoredGroup(1, {0: 1}, []),
     stored.StoredFenced("r", "n", b"i" * 16, b"h" * 32),
+    stored.StoredLost(3, b"i" * 16, b"h" * 32),
+    stored.StoredSeen(b"d" * 32, "r", "communicator 'dp' of run 'r'"),
 ]  # fmt: skip
 RECORD_IDS = [type(record).__name__ for record in RECORDS]
 

@@ -1,0 +1,70 @@
+"""What must hold of unique ids between any two steps of the core: a part of `invariants`."""
+
+from rdzv_proto import limits
+from rdzv_proto.messages import NcclIds
+from rdzv_server.core.events import Effect, Release, Send
+from rdzv_server.core.nccl import unique_id
+from rdzv_server.core.nccl.ids import Record, State
+from rdzv_server.core.tables import Tables
+
+
+def check_record(tables: Tables, record: Record) -> None:
+    """One attempt to make one communicator."""
+    state, there = record.state, [raw for raw in record.ids if raw]
+    name = f"{record.group!r} attempt {record.attempt}"
+    if state.over:
+        assert not record.ids, f"S22: {name} is over and its ids are still here"
+        assert not record.waits, f"L3: somebody waits for {name}, which is over"
+        return
+    for raw, digest in zip(record.ids, record.digests, strict=True):
+        assert bool(raw) == bool(digest), f"S19: {name} has an id without its fingerprint"
+        if raw:
+            assert len(raw) == limits.NCCL_ID_BYTES, f"S19: an id of {name} has a wrong size"
+            assert unique_id.digest(raw) == digest, f"S19: an id of {name} was overwritten"
+    complete = len(there) == record.shape.n_ids
+    assert complete == (state is State.PUBLISHED), f"S20: {name} is {state.value}, {len(there)} ids"
+    if state is State.PUBLISHED:
+        assert not record.waits, f"S24: somebody waits for {name}, which is published"
+        for rank in record.ranks.values():
+            assert rank.session_id in tables.sessions, f"S21: {name} lives on without {rank.who}"
+    for number, rank in record.ranks.items():
+        assert not rank.fetched or complete, f"S20: {name}: rank {number} has ids too early"
+        assert number in record.of_session[rank.session_id], "ranks and sessions disagree"
+    ready = sum(rank.ready for rank in record.ranks.values())
+    assert record.unready == record.shape.nranks - ready > 0, f"{name} is spent, unnoticed"
+
+
+def check_slots(tables: Tables) -> None:
+    """S18: one id, one slot."""
+    seen: set[bytes] = set()
+    for record in _active(tables):
+        for digest in filter(None, record.digests):
+            assert digest not in seen, f"S18: an id of {record.group!r} is in two slots"
+            seen.add(digest)
+
+
+def check_secrets(tables: Tables, effects: list[Effect]) -> None:
+    """Ids go to those who asked for them and to nobody else (S20, S22)."""
+    published = [r for r in _active(tables) if r.state is State.PUBLISHED]
+    secrets = [raw for record in _active(tables) for raw in record.ids if raw]
+    for effect in effects:
+        message = effect.message if isinstance(effect, Send | Release) else None
+        if isinstance(message, NcclIds):
+            if message.ids:
+                assert any(r.ids == message.ids for r in published), "S20: ids of no communicator"
+            continue
+        text = repr(effect).replace("\\\\", "\\") if secrets else ""
+        for raw in secrets:
+            shown = repr(raw[:8])[2:-1]
+            assert shown not in text, "S22: an id leaves in something else than its answer"
+            assert raw[:8].hex() not in text, "S22: an id leaves as a number"
+    if not secrets:
+        return  # there is none that could have been recorded in this step
+    for session in tables.sessions.values():
+        for reply in session.replies.values():
+            assert not isinstance(reply, NcclIds), "S22: ids among the recorded replies"
+
+
+def _active(tables: Tables) -> list[Record]:
+    generations = [run.generation for run in tables.runs.values() if run.generation is not None]
+    return [record for generation in generations for record in generation.ids.active()]

@@ -1,0 +1,190 @@
+"""What goes wrong in a simulated world. Each fault takes the world and a victim, and is drawn from the seed."""
+
+import random
+from typing import TYPE_CHECKING
+
+from tests.sim.agent import LEASE_S, Agent
+from tests.sim.strangers import Foreigner, Thief, Tool
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+
+def kill(world: "World", agent: Agent) -> None:
+    agent.kill()
+    if world.rng.random() < 0.7:
+        world.clock.after(
+            world.rng.uniform(0, 4), world.starter(agent.run, agent.name, agent.policy)
+        )
+
+
+def vanish(world: "World", agent: Agent) -> None:
+    """Its host loses power."""
+    agent.vanish()
+
+
+def replace(world: "World", agent: Agent) -> None:
+    """A new process with the same node id, while the old one lives or after it died."""
+    if world.rng.random() < 0.5:
+        agent.kill()
+    world.start(agent.run, agent.name, agent.policy, node_id=agent.node_id)
+
+
+def freeze(world: "World", agent: Agent) -> None:
+    agent.client.freeze(world.rng.uniform(0.2, 3 * LEASE_S))
+
+
+def zombie(world: "World", agent: Agent) -> None:
+    """A node is replaced while it stands still, and goes on later."""
+    agent.client.freeze(LEASE_S + world.rng.uniform(0.5, 3))
+    at = LEASE_S + world.rng.uniform(-1, 1)
+    world.clock.after(at, world.starter(agent.run, agent.name, agent.policy, agent.node_id))
+
+
+def reset(world: "World", agent: Agent) -> None:
+    if agent.client.link is not None:
+        agent.client.link.reset()
+
+
+def all_reset(world: "World", agent: Agent) -> None:
+    for other in world.of_run(agent.run):
+        if other.client.link is not None:
+            other.client.link.reset()
+
+
+def hole(world: "World", agent: Agent) -> None:
+    """Nothing gets through, both ways or one way, for a while."""
+    link = agent.client.link
+    if link is not None:
+        after = world.rng.uniform(0.1, 2 * LEASE_S)
+        agent.client.impaired(after)
+        for pipe in world.rng.choice((link.pipes, link.pipes[:1], link.pipes[1:])):
+            pipe.hole = True
+            world.clock.after(after, pipe.heal)
+
+
+def swizzle(world: "World", agent: Agent) -> None:
+    """The links of a run are clogged one by one, and opened again in another order."""
+    rng = world.rng
+    clients = [other.client for other in world.of_run(agent.run) if other.client.link is not None]
+    rng.shuffle(clients)
+    links = [client.link for client in clients if client.link is not None]
+    at = 0.0
+    for client in clients:
+        client.impaired(len(clients) * 1.5 + LEASE_S)
+    for link in links:
+        at += rng.uniform(0, 0.5)
+        for pipe in link.pipes:
+            world.clock.after(at, lambda pipe=pipe: setattr(pipe, "hole", True))  # type: ignore[misc]
+    rng.shuffle(links)
+    at += rng.uniform(0, LEASE_S)
+    for link in links:
+        at += rng.uniform(0, 1.0)
+        for pipe in link.pipes:
+            world.clock.after(at, pipe.heal)
+
+
+def slow(world: "World", agent: Agent) -> None:
+    """A link with jitter, for a while."""
+    link = agent.client.link
+    if link is not None:
+        seconds, most = world.rng.uniform(1, 8), world.rng.uniform(0.05, 1.0)
+        agent.client.impaired(seconds + most)
+        for pipe in link.pipes:
+            pipe.slow_s = most
+            world.clock.after(seconds, lambda pipe=pipe: setattr(pipe, "slow_s", 0.0))  # type: ignore[misc]
+
+
+def late_times(rng: random.Random) -> tuple[float, float]:
+    """When a connection breaks, and when what was said on it arrives."""
+    return rng.uniform(0.001, 0.6), rng.uniform(0.7, LEASE_S)
+
+
+def late(world: "World", agent: Agent) -> None:
+    """A connection breaks for its client; what was said on it reaches the server after what is said on the next."""
+    client, rng = agent.client, world.rng
+    times = late_times(rng)
+    if client.link is not None and rng.random() < 0.5:
+        client.break_late(client.link, *times)
+    else:
+        client.late_s = times
+        reset(world, agent)
+
+
+def stall(world: "World", agent: Agent) -> None:
+    world.server.stall(world.rng.uniform(0.3, 2 * LEASE_S))
+
+
+def edge(world: "World", agent: Agent) -> None:
+    """A node is heard at the last moment, by a server that stands still just then (S33)."""
+    after = LEASE_S - world.rng.uniform(0, 1.0)
+    agent.client.freeze(after)
+    begins = after - world.rng.uniform(0, 0.2)
+    world.clock.after(begins, lambda: world.server.stall(world.rng.uniform(0.25, 1.0)))
+
+
+def fail(world: "World", agent: Agent) -> None:
+    agent.worker_fails()
+
+
+def finish(world: "World", agent: Agent) -> None:
+    """One node's work is done; mostly the others' soon after."""
+    agent.worker_finishes()
+    if world.rng.random() < 0.8:
+        for other in world.of_run(agent.run):
+            if other is not agent:
+                world.clock.after(world.rng.uniform(0, 2), other.worker_finishes)
+
+
+def drain(world: "World", agent: Agent) -> None:
+    agent.terminate()
+
+
+def newcomer(world: "World", agent: Agent) -> None:
+    """In any run: also in one that is over, which then lives again."""
+    run = world.rng.choice(list(world.policies))
+    world.start(run, f"{run}-new{world.processes}", world.policies[run])
+
+
+def close(world: "World", agent: Agent) -> None:
+    """An operator ends the run; seldom, since nothing happens in it for a while after that."""
+    if world.rng.random() < 0.3:
+        Tool(world, agent.run, world.master, close=True)
+    else:
+        Tool(world, agent.run, world.master, close=False)
+
+
+def intrude(world: "World", agent: Agent) -> None:
+    """Somebody wants what is not his."""
+    if world.master is None:
+        Thief(world, agent, world.rng)
+    else:
+        Foreigner(world, agent.run, world.token_of("another run"))
+
+
+def crash(world: "World", agent: Agent) -> None:
+    if world.server.up:
+        world.server.crash()
+        world.clock.after(world.rng.uniform(0.1, 5), world.server.restart)
+
+
+def wall_jump(world: "World", agent: Agent) -> None:
+    """The clock on the wall is set, by up to ten years; or the server starts on another machine (S31)."""
+    most = world.rng.choice((5_000, 3_600_000, 315_360_000_000))
+    world.server.wall_ahead_ms = world.rng.randint(-most, most)
+
+
+def disk_full(world: "World", agent: Agent) -> None:
+    disk = world.server.disk
+    if disk is not None:
+        seconds = world.rng.uniform(0.2, 6)
+        disk.full_until = world.clock.now + seconds
+        for client in (other.client for other in world.agents):
+            client.impaired(seconds + 1.0)  # whoever was away meanwhile cannot be let in
+
+
+ALWAYS = (
+    kill, vanish, replace, freeze, zombie, reset, all_reset, hole, hole, swizzle, slow, late, late, stall, edge, fail,
+    finish, drain, newcomer, close, intrude,
+)  # fmt: skip
+"""Faults of nodes, networks, jobs and operators, and stalls of the server. Some count twice."""
