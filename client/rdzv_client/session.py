@@ -185,9 +185,8 @@ class Session:
             self._events.append(StateChanged(State.SUSPENDED, reason))
         else:
             self.reconnect.failed(now)
-        if self._pause_s:
-            self.reconnect.hold_off(now, self._pause_s)
-            self._pause_s = 0.0
+        pause_s, self._pause_s = self._pause_s, 0.0
+        self.reconnect.hold_off(now, pause_s)
 
     def distrusted(self, now: float, reason: str, action: str) -> None:
         """A certificate was refused. Nothing mends that before the first contact; after it, one side

@@ -3,6 +3,7 @@
 What somebody may not see does not exist for him: the refusal is the same, word for word (T3).
 """
 
+import hmac
 import re
 
 from rdzv_proto.auth import Grant, Scope
@@ -10,7 +11,7 @@ from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import CloseRun, HelloNode, HelloWorker
 from rdzv_server.core.model import Connection, Run
 from rdzv_server.core.refusal import Refused
-from rdzv_server.core.tables import Tables
+from rdzv_server.core.tables import Tables, hash_of
 
 _MADE_UP = re.compile(r"-\d+-[0-9a-f]{6}")
 """What clients append to a host name where nobody chose a node id: process id and random digits."""
@@ -81,3 +82,18 @@ def speaks_for(names: tuple[str, ...], node_id: str) -> bool:
             if not rest or _MADE_UP.fullmatch(rest):
                 return True
     return False
+
+
+def knows_worker_token(tables: Tables, hello: HelloWorker) -> bool:
+    """A training process has the token that its agent got for it: of this server process, or of one before."""
+    expected = tables.worker_token(hello.run, hello.node_id, hello.fence)
+    if hmac.compare_digest(expected, hello.worker_token):
+        return True
+    agent = tables.nodes.get((hello.run, hello.node_id))
+    if agent is None or hello.fence.epoch != tables.identity.epoch:
+        return False
+    mine = hash_of(hello.worker_token)
+    return any(
+        number == hello.fence.generation and hmac.compare_digest(mine, known)
+        for number, known in agent.worker_hashes
+    )

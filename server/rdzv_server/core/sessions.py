@@ -73,8 +73,7 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
         Refused: UNAUTHENTICATED, NOT_PERMITTED, STALE_GENERATION, UNKNOWN_RUN, and those of a resume.
     """
     rights.check_hello(connection, hello)
-    expected = tables.worker_token(hello.run, hello.node_id, hello.fence)
-    if not hmac.compare_digest(expected, hello.worker_token) and not _of_its_agent(tables, hello):
+    if not rights.knows_worker_token(tables, hello):
         if hello.fence.epoch != tables.identity.epoch:
             raise _unknown_epoch(tables, hello.fence.epoch)
         raise Refused(ErrorCode.UNAUTHENTICATED, "the worker token is wrong")
@@ -102,18 +101,6 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
 def _bound_to(session: Session) -> tuple[Role, str, str, bytes, Fence | None]:
     """What a session is for, and for nothing else (T5): one process, in its part."""
     return session.role, session.run_id, session.node_id, session.incarnation, session.fence
-
-
-def _of_its_agent(tables: Tables, hello: HelloWorker) -> bool:
-    """The agent got this token, maybe from a server process before this one."""
-    agent = tables.nodes.get((hello.run, hello.node_id))
-    if agent is None or hello.fence.epoch != tables.identity.epoch:
-        return False
-    mine = hash_of(hello.worker_token)
-    return any(
-        number == hello.fence.generation and hmac.compare_digest(mine, known)
-        for number, known in agent.worker_hashes
-    )
 
 
 def hello_admin(tables: Tables, connection: Connection, hello: HelloAdmin) -> Welcome:
