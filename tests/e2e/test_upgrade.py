@@ -29,7 +29,7 @@ def durable(cluster: Cluster) -> Server:
 
 def world(cluster: Cluster, server: Server) -> list[Node]:
     """Two nodes of this version and one that speaks the next one as well."""
-    options = {"min_nodes": 2, "max_nodes": 3, "lease_s": 20}
+    options = {"min_nodes": 3, "max_nodes": 3, "lease_s": 20}
     nodes = [cluster.node(server, RUN, name=f"now{i}", **options) for i in (1, 2)]
     nodes.append(cluster.next_node(server, RUN, name="next", **options))
     for node in nodes:

@@ -38,10 +38,12 @@ from rdzv_proto.messages import (
     ViewChanged,
     Welcome,
 )
+from rdzv_server.core.events import Release
 from rdzv_server.core.settings import Settings
 from rdzv_server.shell import log
 from rdzv_server.shell.gate import Gate
 from rdzv_server.shell.listen import listeners
+from rdzv_server.shell.peer import JOINED_BYTES_MAX
 from rdzv_server.shell.server import Server
 from rdzv_server.shell.tokens import TokenBook
 from tests import nextversion
@@ -124,7 +126,7 @@ class House:
             gate = Gate(TokenBook(path))
         (sock,) = listeners("127.0.0.1", 0)
         self._port = sock.getsockname()[1]
-        server = Server(Settings(hello_timeout_s=2.0), identity(), gate=gate)
+        self.server = server = Server(Settings(hello_timeout_s=2.0), identity(), gate=gate)
         accepting = await asyncio.get_running_loop().create_server(server.protocol, sock=sock)
         self._stack.push_async_callback(server.shut_down)
         self._stack.callback(accepting.close)
@@ -251,6 +253,26 @@ async def test_s34_clients_of_both_versions_meet_in_one_run_and_each_is_spoken_t
     lines["old"].writer.close()
     for name in ("both", "new"):
         assert (await lines[name].until(ViewChanged, CODEC_2)).view.ended.kind == "lost"
+
+
+@pytest.mark.parametrize("size", [1, JOINED_BYTES_MAX], ids=["joined", "shared"])
+async def test_s34_one_reply_to_many_requests_is_encoded_once_for_each_version(
+    house: House, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    nextversion.install(monkeypatch)
+    await house.open()
+    sides = {"old": (ONLY_1, V1), "both": (BOTH, CODEC_2), "new": (ONLY_2, CODEC_2)}
+    lines = {name: await house.line() for name in sides}
+    for name, (side, spoken) in sides.items():
+        await lines[name].hello(side, spoken, hello_of(name))
+    reply = Released(round=1, payloads=[b"x" * size], against=[2])
+    to = [(conn, 7) for conn in house.server.tables.connections]
+    for order in (to, to[::-1]):  # what one version lacks must not be lacking in the other
+        house.server._execute([Release(tuple(order), reply)])
+        house.server.flush()
+        assert await lines["old"].next(V1) == reply
+        for name in ("both", "new"):
+            assert await lines[name].next(CODEC_2) == Released(round=1, payloads=[b"x" * size])
 
 
 async def test_s34_an_operation_of_version_2_is_unknown_on_a_connection_of_version_1(
