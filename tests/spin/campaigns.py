@@ -49,7 +49,7 @@ FULL = (
     Scene("a lost session and a broken connection", breaks=1, losses=1, generations=1),
     Scene("a new process and a broken connection", starts=1, breaks=1, generations=1),
     Scene("a crash, memory", crashes=1, generations=2, late_calls=1),
-    Scene("a crash, durable", crashes=1, generations=2, rounds=2, durable=DURABLE),
+    Scene("a crash, durable", crashes=1, durable=DURABLE),
     Scene(
         "a crash and a broken connection, durable",
         breaks=1,
