@@ -108,11 +108,11 @@ MUTANTS = (
     Mutant(5, "a reply without re-check", "live", BROKEN),
     Mutant(6, "no new epoch at a restart without state", "newest", CRASH),
     Mutant(7, "a fenced process is forgotten", "fenced", AGAIN),
-    Mutant(8, "a retry counts again", "called", BROKEN),
+    Mutant(8, "a retry counts again", "passed_fence", BROKEN),
     Mutant(9, "a join without a connection counts for quorum", "session_on", BROKEN),
     Mutant(10, "fences without the epoch", "called", CRASH),
     Mutant(11, "a lost member does not end its generation", "session", LOST),
     Mutant(12, "an older connection attempt takes the session", "session_attempt", BROKEN),
-    Mutant(13, "recorded replies are not stored", "called", KEPT),
+    Mutant(13, "recorded replies are not stored", "passed_fence", KEPT),
 )
 """The first six are those of the plan of tests; each of the others was a rule that nothing else here needed."""
