@@ -49,7 +49,7 @@ FULL = (
     Scene("a lost session and a broken connection", breaks=1, losses=1, generations=1),
     Scene("a new process and a broken connection", starts=1, breaks=1, generations=1),
     Scene("a crash, memory", crashes=1, generations=2, late_calls=1),
-    Scene("a crash, durable", crashes=1, generations=2, rounds=2, durable=DURABLE),
+    Scene("a crash, durable", crashes=1, durable=DURABLE),
     Scene(
         "a crash and a broken connection, durable",
         breaks=1,
@@ -108,11 +108,11 @@ MUTANTS = (
     Mutant(5, "a reply without re-check", "live", BROKEN),
     Mutant(6, "no new epoch at a restart without state", "newest", CRASH),
     Mutant(7, "a fenced process is forgotten", "fenced", AGAIN),
-    Mutant(8, "a retry counts again", "called", BROKEN),
+    Mutant(8, "a retry counts again", "passed_fence", BROKEN),
     Mutant(9, "a join without a connection counts for quorum", "session_on", BROKEN),
     Mutant(10, "fences without the epoch", "called", CRASH),
     Mutant(11, "a lost member does not end its generation", "session", LOST),
     Mutant(12, "an older connection attempt takes the session", "session_attempt", BROKEN),
-    Mutant(13, "recorded replies are not stored", "called", KEPT),
+    Mutant(13, "recorded replies are not stored", "passed_fence", KEPT),
 )
 """The first six are those of the plan of tests; each of the others was a rule that nothing else here needed."""

@@ -146,7 +146,9 @@ byte formed;            /* generations, of all epochs */
 byte member_by[N];      /* incarnations in the table of the generation; 0: not in it */
 byte asked[N];          /* incarnations that called join */
 byte called[N];         /* the last round that its process called in this very generation */
-byte fenced[N];         /* incarnations */
+byte fenced[N];         /* incarnations, by this server or by one whose state it has */
+byte passed_fence[N];   /* the last round that was released for the node */
+byte passed_round[N];
 
 byte starts, breaks, losses, crashes, late_calls, hit;
 hidden byte j, was, seats, what, arg, id;
@@ -192,13 +194,16 @@ inline tell(i, reply, fact, number_) {
         :: reply == WELCOME ->
             welcome[i] = true; my_session[i] = fact; my_epoch[i] = epoch; ask_again(i)
         :: reply == JOINED && doing[i] == JOINING && number_ == my_join[i] ->
-            assert(fact > my_fence[i]);                   /* S3: fences only rise, whoever tells them */
+            assert(fact > my_fence[i]);                 /* S3: fences only rise, whoever tells them */
             assert(member_by[i] == incarnation[i]);     /* S4: this very process is in the table */
             my_fence[i] = fact; my_round[i] = 0; doing[i] = IN
         :: reply == RELEASED && doing[i] == ARRIVING && number_ == my_round[i] ->
             assert(fact == my_fence[i]);
             doing[i] = IN
-        :: reply == STALE && doing[i] == ARRIVING && number_ == my_round[i] -> doing[i] = OUT
+        :: reply == STALE && doing[i] == ARRIVING && number_ == my_round[i] ->
+            /* S14: one decision, also for whoever asks again */
+            assert(passed_fence[i] != my_fence[i] || passed_round[i] < my_round[i]);
+            doing[i] = OUT
         :: reply == STALE && doing[i] == LATE && number_ > ROUNDS -> doing[i] = IN
         :: else
         fi
@@ -356,6 +361,7 @@ inline release() {
         assert(called[j] == rounds);
         assert(IN_WORLD(j));                            /* S9 */
         released_fence[j] = NOW; released_id[j] = rounds;
+        passed_fence[j] = NOW; passed_round[j] = rounds;
         tell(j, RELEASED, NOW, rounds);
         j++
     :: j < N && !(members & BIT(j)) -> j++
