@@ -7,7 +7,7 @@ from rdzv_server.http.health import Health
 from rdzv_server.shell import log
 from rdzv_server.shell.accept import Acceptor
 from rdzv_server.shell.standby import Standby
-from rdzv_server.shell.stored import Stored
+from rdzv_server.shell.stored import Stored, say_migrated
 from rdzv_server.storage.base import StorageError
 from rdzv_server.storage.lead import Lead
 
@@ -93,6 +93,7 @@ class StandingBy:
 
         store, records, lead = await self._cluster.win(told, self._troubled)
         self._health.standby = ""
+        say_migrated(store.migrated, len(records))
         return Stored(store, records, self._cluster.where), lead
 
     async def over(self, *, leads: bool) -> None:

@@ -102,14 +102,18 @@ def _open(path: Path, config: Config) -> Stored:
     store = SqliteStore(path, force_network_fs=config.force_network_fs)
     try:
         stored = Stored(store, store.load(), str(path))
-        if store.migrated is not None:
-            was, now = store.migrated
-            text = "a server that knows only the older schema refuses it from now on"
-            log.event("state_migrated", was=was, now=now, records=len(stored.records), text=text)
+        say_migrated(store.migrated, len(stored.records))
         return stored
     except BaseException:
         store.close()
         raise
+
+
+def say_migrated(versions: tuple[int, int] | None, records: int) -> None:
+    """That records were brought forward, if they were."""
+    if versions is not None:
+        text = "a server that knows only the older schema refuses it from now on"
+        log.event("state_migrated", was=versions[0], now=versions[1], records=records, text=text)
 
 
 def unreadable(place: str, error: Exception) -> StorageError:

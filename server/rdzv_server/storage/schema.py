@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from rdzv_server.storage import files
-from rdzv_server.storage.base import Changes
+from rdzv_server.storage.base import Changes, StorageError
 from rdzv_server.storage.files import Files
 from rdzv_server.storage.integrity import SUM_BYTES, Meta, Step
 
@@ -33,6 +33,31 @@ class Schema:
     def oldest(self) -> int:
         """The oldest version that can be brought forward."""
         return min([*self.migrations, self.version])
+
+    def check(self, place: str, version: int, *, back: str) -> None:
+        """Whether records of a version can be read.
+
+        Args:
+            place: of the records, for people.
+            version: of them.
+            back: how to get back to an older server, for people.
+
+        Raises:
+            StorageError: they are too new or too old.
+        """
+        has = f"{place} has schema version {version}, and this server"
+        if version > self.version:
+            raise StorageError(
+                f"{has} knows versions up to {self.version}: start the later version of rdzv-server that wrote "
+                f"it, or {back}",
+                "newer",
+            )
+        if version < self.oldest:
+            raise StorageError(
+                f"{has} brings versions from {self.oldest} on forward to {self.version}: start a version of "
+                "rdzv-server in between first",
+                "older",
+            )
 
     def forward(self, version: int, records: dict[bytes, bytes]) -> dict[bytes, bytes | None]:
         """Make records of an older version those of this one.

@@ -208,20 +208,11 @@ class SqliteStore:
             raise faults.translate(error, self._files.database, "make it") from None
 
     def _check_version(self, version: int) -> None:
-        known, place = self._layout, self._files.database
-        if version > known.version:
-            raise StorageError(
-                f"{place} has schema version {version}, and this server knows versions up to {known.version}: "
-                "start the later version of rdzv-server that wrote it, or put back a copy from before the "
-                "upgrade and run `rdzv-server --repair`",
-                "newer",
-            )
-        if version < known.oldest:
-            raise StorageError(
-                f"{place} has schema version {version}, and this server brings versions from {known.oldest} on "
-                f"forward to {known.version}: start a version of rdzv-server in between first",
-                "older",
-            )
+        self._layout.check(
+            str(self._files.database),
+            version,
+            back="put back a copy from before the upgrade and run `rdzv-server --repair`",
+        )
 
     def _migrate(self, records: dict[bytes, bytes]) -> None:
         """Bring records of an older version forward, in one commit: a crash leaves the old ones or the new ones."""

@@ -77,7 +77,7 @@ class Cluster:
                 return store, await asyncio.to_thread(store.load), lead
             except StorageError as error:
                 await self.resign()
-                if error.cause in ("owned", "corrupt", "newer"):
+                if error.cause in ("owned", "corrupt", "newer", "older"):
                     raise
                 trouble(str(error))
 

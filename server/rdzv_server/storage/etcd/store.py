@@ -22,6 +22,7 @@ from rdzv_server.storage.etcd.election import Term
 from rdzv_server.storage.etcd.gateway import Gateway, decoded, encoded
 from rdzv_server.storage.etcd.place import Place
 from rdzv_server.storage.lead import Lead
+from rdzv_server.storage.schema import CURRENT, Schema
 
 OPERATIONS_MAX = 100
 """In a transaction; etcd's --max-txn-ops is 128, and its keys of ours come on top."""
@@ -31,6 +32,9 @@ BYTES_MAX = 1_200_000
 
 PAGE = 500
 """Records read at once."""
+
+SCHEMA = b"\xc1schema"
+"""The record with the version of all others. No name of theirs begins so: msgpack never uses that byte."""
 
 PATIENCE_S = 10.0
 """For reading a page at the start, and for the marker."""
@@ -48,13 +52,22 @@ class EtcdStore:
         term: of the server that writes.
         lead: ended when a write is refused because another one leads.
         cluster: its name; a prefix in which another cluster's name stands is refused.
+        layout: version and migrations of the records.
     """
 
     def __init__(
-        self, gateway: Gateway, place: Place, term: Term, lead: Lead, cluster: str
+        self,
+        gateway: Gateway,
+        place: Place,
+        term: Term,
+        lead: Lead,
+        cluster: str,
+        layout: Schema = CURRENT,
     ) -> None:
         self._gateway, self._place, self._term, self._lead = gateway, place, term, lead
-        self._cluster = cluster
+        self._cluster, self._layout = cluster, layout
+        self.migrated: tuple[int, int] | None = None
+        """Schema versions, of before and now, if `load` brought the records forward."""
         self._loop = asyncio.get_running_loop()
         self._head = ""
         """Name of the last write."""
@@ -79,10 +92,13 @@ class EtcdStore:
         head = self._get(b"head")
         self._head = "" if head is None else head.decode()
         if self._get(b"cluster") is None:
-            self._write([self._put(self._key(b"cluster"), self._cluster.encode())])
+            version = self._put(self._key(b"records", SCHEMA), b"%d" % self._layout.version)
+            self._write([self._put(self._key(b"cluster"), self._cluster.encode()), version])
         self._finish()
         base = self._key(b"records", b"")
-        return {key[len(base) :]: value for key, value in self._below(base)}
+        records = {key[len(base) :]: value for key, value in self._below(base)}
+        self._migrate(int(records.pop(SCHEMA, b"1")), records)
+        return records
 
     def commit(self, changes: Changes) -> None:
         """Store changes, all or none.
@@ -112,6 +128,15 @@ class EtcdStore:
 
     def close(self) -> None:
         """Nothing: the gateway is closed by who opened it."""
+
+    def _migrate(self, was: int, records: dict[bytes, bytes]) -> None:
+        """Bring records of an older version forward, in one commit, together with their version."""
+        now = self._layout.version
+        back = "restore a snapshot of etcd from before the upgrade"
+        self._layout.check(self._place.name, was, back=back)
+        if was < now:
+            self.commit({**self._layout.forward(was, records), SCHEMA: b"%d" % now})
+            self.migrated = was, now
 
     # --- large commits ------------------------------------------------------------------------
 

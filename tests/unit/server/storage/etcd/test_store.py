@@ -8,12 +8,13 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from rdzv_server.storage.base import StorageError
+from rdzv_server.storage.base import Changes, StorageError
 from rdzv_server.storage.etcd.election import Election, Term
 from rdzv_server.storage.etcd.gateway import Gateway
 from rdzv_server.storage.etcd.place import Place
 from rdzv_server.storage.etcd.store import OPERATIONS_MAX, EtcdStore
 from rdzv_server.storage.lead import Lead
+from rdzv_server.storage.schema import CURRENT, Schema
 from tests.unit.server.storage.etcd.fake import FakeGateway
 
 PLACE = Place(("h:1",), "p")
@@ -28,17 +29,17 @@ class Cluster:
         self.term: Term | None = None
         self.lead: Lead | None = None
 
-    async def next(self, cluster: str = "rdzv") -> EtcdStore:
+    async def next(self, cluster: str = "rdzv", layout: Schema = CURRENT) -> EtcdStore:
         """Another server leads; its store, not loaded."""
         gateway = cast("Gateway", self.etcd)
         if self.term is not None:
             self.etcd.expire(self.term.lease)
         election = Election(gateway, PLACE, "me:1", 3, set())
         self.term, self.lead = await election.win(lambda leader, alive: None, lambda text: None)
-        return EtcdStore(gateway, PLACE, self.term, self.lead, cluster)
+        return EtcdStore(gateway, PLACE, self.term, self.lead, cluster, layout)
 
-    async def loaded(self) -> tuple[EtcdStore, dict[bytes, bytes]]:
-        store = await self.next()
+    async def loaded(self, layout: Schema = CURRENT) -> tuple[EtcdStore, dict[bytes, bytes]]:
+        store = await self.next(layout=layout)
         return store, await off(store.load)
 
 
@@ -249,3 +250,41 @@ async def test_parts_that_are_not_what_was_written_are_no_commit() -> None:
     with pytest.raises(StorageError, match="not what was written") as caught:
         await cluster.loaded()
     assert caught.value.cause == "corrupt"
+
+
+# --- versions of the records --------------------------------------------------------------------
+
+
+def doubled(records: dict[bytes, bytes]) -> Changes:
+    return {key: value * 2 for key, value in records.items()} | {b"new": b"!"}
+
+
+async def test_records_of_an_older_version_come_forward_in_one_commit() -> None:
+    for at in range(12):
+        cluster = Cluster()
+        store, _ = await cluster.loaded()
+        before = {b"k%03d" % i: b"x" for i in range(250)}
+        await off(store.commit, before)
+        after = dict.fromkeys(before, b"xx") | {b"new": b"!"}
+        newer = Schema(2, {1: doubled})
+        cluster.etcd.faults += [""] * at + ["refused"]
+        try:
+            store, found = await cluster.loaded(newer)
+        except StorageError:
+            cluster.etcd.faults.clear()
+            store, found = await cluster.loaded(newer)
+        assert found == after, at
+        cluster.etcd.faults.clear()
+        store, found = await cluster.loaded(newer)
+        assert (found, store.migrated) == (after, None)
+
+
+async def test_records_that_are_too_new_or_too_old_are_refused_with_both_versions() -> None:
+    cluster = Cluster()
+    await cluster.loaded(Schema(3))
+    with pytest.raises(StorageError, match=r"schema version 3, .* versions up to 1: ") as caught:
+        await cluster.loaded()
+    assert caught.value.cause == "newer"
+    with pytest.raises(StorageError, match=r"schema version 3, .* from 4 on forward") as caught:
+        await cluster.loaded(Schema(5, {4: doubled}))
+    assert caught.value.cause == "older"
