@@ -608,3 +608,16 @@ def test_a_peer_that_takes_its_answers_is_alive_though_nothing_of_it_is_read() -
     lab.apply(lab.core.handle(lab.now, TakesAnswers(9_999)))  # gone meanwhile
     lab.advance(2.2)
     assert "a" not in lab.members()
+
+
+def test_l11_who_drops_between_two_halves_of_a_network_s_moment_is_spared_like_the_others() -> None:
+    lab = Lab()
+    nodes = lab.world("a", "b", "c", "d", rules=policy(4))
+    for node in nodes[:3]:
+        node.lose()  # three of four: the network
+    for node in nodes[:3]:
+        node.resume()
+    for node in nodes[3:] + nodes[:2]:  # d first, when only it is away
+        node.lose()
+    lab.advance(GRACE_S + 0.5)
+    assert set(lab.members()) == {"a", "b", "c", "d"}
