@@ -33,6 +33,7 @@ from rdzv_proto.messages import (
     Leave,
     Policy,
     Resume,
+    ViewChanged,
     Welcome,
 )
 from tests.stateful.pair import EPOCH, KEEP_S, Pair
@@ -155,6 +156,10 @@ class Clients(RuleBasedStateMachine):
                     assert message.fence.generation >= process.generation, "S3: a fence fell"
                     process.generation = message.fence.generation
                     process.worker_token = message.worker_token
+                elif isinstance(message, ViewChanged) and process.worker is None:
+                    fence = message.view.fence
+                    assert fence is not None, "a push of no generation"
+                    assert fence.generation >= process.generation, "S3: news of an older generation"
                 elif isinstance(message, Welcome):
                     process.greeted = process.conn
                     process.proof = Resume(message.epoch, message.session, message.token)

@@ -24,6 +24,7 @@ class Burst:
     _began: float = float("-inf")
     _last: float = float("-inf")
     _away: dict[int, None] = field(default_factory=dict)
+    _unjudged: dict[int, None] = field(default_factory=dict)
     told: bool = False
     """It was found to be the network, and that was reported."""
 
@@ -41,12 +42,21 @@ class Burst:
         if now - self._began > TOGETHER_S and now - self._last > NEXT_S:
             self._began, self.told = now, False
             self._away.clear()
+            self._unjudged.clear()
         self._last = now
-        self._away[session_id] = None
+        self._away[session_id] = self._unjudged[session_id] = None
 
     def back(self, session_id: int) -> None:
         """The session has a connection again, or is over."""
         self._away.pop(session_id, None)
+        self._unjudged.pop(session_id, None)
+
+    def judge(self) -> list[int]:
+        """It is the network: session ids of those who are away and were not found to be so before. There may be
+        some from a moment in between in which too few were away."""
+        found = list(self._unjudged)
+        self._unjudged.clear()
+        return found
 
     def is_network(self, members: int) -> bool:
         """More than half of a run's members, and not just a few, are away since the same moment."""

@@ -338,7 +338,7 @@ def _judge_together(tables: Tables, run: Run, session: Session) -> None:
     burst.broke(session.id, tables.t)
     if not burst.is_network(len(run.members)):
         return
-    for one in [session.id] if burst.told else burst.away:
+    for one in burst.judge():
         other = tables.sessions[one]
         recovery_s = max(other.lease_s, len(run.members) * RECOVERY_S_PER_NODE)
         other.recover_until = (other.dropped_at or tables.t) + recovery_s

@@ -660,3 +660,16 @@ def test_the_process_that_was_lost_first_is_forgotten_first(
     for name in ("a", "b"):
         lab.advance(lab.node(name, rules=policy(1)).lease_s + 1)
     assert [node_id for _, node_id in lab.core.tables.lost] == ["b"]
+
+
+def test_l11_who_drops_between_two_halves_of_a_network_s_moment_is_spared_like_the_others() -> None:
+    lab = Lab()
+    nodes = lab.world("a", "b", "c", "d", rules=policy(4))
+    for node in nodes[:3]:
+        node.lose()  # three of four: the network
+    for node in nodes[:3]:
+        node.resume()
+    for node in nodes[3:] + nodes[:2]:  # d first, when only it is away
+        node.lose()
+    lab.advance(GRACE_S + 0.5)
+    assert set(lab.members()) == {"a", "b", "c", "d"}
