@@ -108,6 +108,10 @@ class Communicators:
 
     def _got(self, reply: AnyReply) -> None:
         self.waiting_since = None
+        if isinstance(reply, Error) and reply.code == ErrorCode.ALREADY_USED:
+            raise CommunicatorError(
+                f"L3: the next attempt of {self.GROUP!r} is an old one: {reply.message}"
+            )
         if not isinstance(reply, NcclIds):
             self._soon(self._get)
         elif reply.mint:

@@ -15,7 +15,7 @@ from tests.sim.meeting import Ledger, MeetingError
 from tests.sim.rules import ViolationError
 from tests.sim.world import Mode, World
 
-SLICE = 25
+SLICE = 20
 """Seeds of one test: small enough that two workers get the same share."""
 
 SEEDS = {Mode.STEADY: 500, Mode.CRASHES: 500, Mode.DURABLE: 500, Mode.LIVENESS: 500}

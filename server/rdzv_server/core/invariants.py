@@ -30,6 +30,7 @@ def check(tables: Tables, only: str | None = None) -> None:
     """
     _check_sessions(tables)
     _check_rounds(tables)
+    _check_parked(tables)
     _check_stores(tables)
     check_slots(tables)
     for run in _runs(tables, only):
@@ -206,6 +207,9 @@ def _check_rounds(tables: Tables) -> None:
         assert lasts_s <= barrier.timeout_s + OVERDUE_S, f"S17: a round lasts {lasts_s:.1f} s"
         assert len(barrier.arrivals) < terms.needed, "S13: all are there, and nobody noticed"
         assert generation is None or generation.usable, "S11: a barrier round of a dead generation"
+        if generation is not None and terms.of == "nodes":
+            done = any(terms.includes(generation.rank_of[one]) for one in generation.finished)
+            assert not done, "S9: a round waits for a node whose work is done"
         for member, arrival in barrier.arrivals.items():
             session = arrival.session
             assert tables.sessions.get(session.id) is session, (
@@ -219,6 +223,18 @@ def _check_rounds(tables: Tables) -> None:
         kept = [decision.round for decision in barrier.decisions]
         first = barrier.round - len(kept)
         assert kept == list(range(first, barrier.round)), "S15: rounds are not numbered one by one"
+
+
+def _check_parked(tables: Tables) -> None:
+    """Every wait is parked in its session (checked with the waits); so nobody is parked who waits for nothing,
+    and would never be answered, if they are as many."""
+    parked = sum(len(session.parked) for session in tables.sessions.values())
+    held = sum(len(barrier.arrivals) for _, _, barrier in tables.rounds.values())
+    for run in tables.runs.values():
+        held += len(run.joins) + len(run.kv.waits())
+        if run.generation is not None:
+            held += len(run.generation.kv.waits()) + len(run.generation.ids.waiters())
+    assert parked == held, f"L3: {parked} requests wait, {held} of them for something"
 
 
 def _check_stores(tables: Tables) -> None:

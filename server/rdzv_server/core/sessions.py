@@ -169,7 +169,7 @@ def expire(tables: Tables, session: Session) -> None:
         tables.deadlines.set(("session", session.id, 0), tables.t + SOCKET_POLL_S)
         return
     generations.session_over(tables, session)
-    if session.role is Role.NODE:
+    if session.role is Role.NODE and session.run_id in tables.runs:
         tables.remember_lost(session)
     remove(tables, session)
 

@@ -70,12 +70,6 @@ def ids_are_inherited(patch: Patch) -> None:
     patch(ends, "generation_over", lambda tables, run, generation, text: None)
 
 
-@mutant("S21")
-def holders_are_not_told(patch: Patch) -> None:
-    """a rank that is lost while the others make their communicator concerns nobody"""
-    patch(ends, "session_gone", lambda tables, run, session, why: None)
-
-
 @mutant("S20")
 def every_rank_mints(patch: Patch) -> None:
     """each rank is told to mint an id of its own"""

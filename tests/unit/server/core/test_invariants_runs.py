@@ -140,3 +140,25 @@ def test_places_of_the_next_world(ranks: dict[str, int], order: dict[str, int], 
             monitor._check_places(run, generation)
     else:
         monitor._check_places(run, generation)
+
+
+def test_s9_a_round_that_waits_for_a_node_whose_work_is_done() -> None:
+    lab = Lab()
+    a, b = lab.world("a", "b", rules=policy(2))
+    a.meet("step")
+    generation = lab.run().generation
+    assert generation is not None
+    generation.finished.add(generation.participants[b.rank].session_id)
+    with pytest.raises(AssertionError, match="S9: a round waits"):
+        check(lab.core.tables)
+
+
+def test_l3_a_request_that_waits_for_nothing() -> None:
+    lab = Lab()
+    a, _ = lab.world("a", "b", rules=policy(2))
+    a.ask(KvGet(fence=a.live_fence(), key="k", timeout_ms=9_000))
+    generation = lab.run().generation
+    assert generation is not None
+    generation.kv.drop(generation.kv.waiters()[0])
+    with pytest.raises(AssertionError, match="L3: 1 requests wait, 0 of them"):
+        check(lab.core.tables)

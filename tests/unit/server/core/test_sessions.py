@@ -658,7 +658,7 @@ def test_the_process_that_was_lost_first_is_forgotten_first(
     monkeypatch.setattr(tables, "FENCED_KEPT_MAX", 1)
     lab = Lab()
     for name in ("a", "b"):
-        lab.advance(lab.node(name, rules=policy(1)).lease_s + 1)
+        lab.advance(lab.node(name, rules=policy(1)).join().lease_s + 1)
     assert [node_id for _, node_id in lab.core.tables.lost] == ["b"]
 
 
