@@ -33,7 +33,6 @@ class Member:
         place: in the crew; its address and slots belong to that.
         node_id: may be that of an earlier process.
         sound: nothing is being done to it.
-        expected: its end is.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Member:
     node_id: str
     pid: int = 0
     sound: bool = True
-    expected: bool = False
 
 
 @dataclass
@@ -60,6 +58,7 @@ class Crew:
         rng: of all that is drawn for it.
         folder: for histories and logs.
         server_pid: of the server as it is now.
+        remembers: the server keeps its state when it is started again.
     """
 
     run: str
@@ -74,6 +73,7 @@ class Crew:
     board_path: Path
     nursery: Nursery
     server_pid: Callable[[], int]
+    remembers: bool
     members: list[Member] = field(default_factory=list)
     odd_ends: list[str] = field(default_factory=list)
     """Processes that ended by themselves."""
@@ -119,7 +119,6 @@ class Crew:
     def kill(self, victims: list[Member]) -> None:
         """SIGKILL."""
         for member in victims:
-            member.expected = True
             kill(member.pid)
             self.members.remove(member)
 

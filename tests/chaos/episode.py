@@ -46,7 +46,6 @@ class Outcome:
     seconds: float = 0.0
     generations: int = 0
     verdict: Verdict = field(default_factory=Verdict)
-    history: Path | None = None
     troubles: list[str] = field(default_factory=list)
     """What is wrong beside what the checkers say."""
     agent_times: list[float] = field(default_factory=list)
@@ -133,7 +132,7 @@ class Episode:
                 lease_s=self._lease_s, first_slot=2 * sum(sizes[:index]),
                 rng=random.Random(f"{self._seed} crew {index}"), folder=self._folder, board=board,
                 board_path=path, nursery=self._nursery,
-                server_pid=self._server_pid,
+                server_pid=self._server_pid, remembers=self._outcome.state == "sqlite",
             )  # fmt: skip
 
     def _server_pid(self) -> int:
@@ -194,7 +193,8 @@ class Episode:
                     fault(self._centre, self._meter)
             else:
                 with self._gate.alone():
-                    fault(self._centre, self._meter)
+                    if not self._over():
+                        fault(self._centre, self._meter)
 
     # --- its end ------------------------------------------------------------------------------
 
@@ -234,6 +234,5 @@ class Episode:
         entries = list(read(str(path)))
         outcome.generations = len({(e.run, e.fence) for e in entries if e.op == "join" and e.ok})
         outcome.verdict = judge(entries)
-        outcome.history = path
         for each in ops:
             each.unlink()

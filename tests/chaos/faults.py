@@ -87,21 +87,31 @@ def reset(crew: Crew, meter: Meter) -> None:
 
 def twin(crew: Crew, meter: Meter) -> None:
     """A second process with the node id of a living one, which may be stopped meanwhile: that one must learn
-    that it is fenced, and end."""
+    that it is fenced, and end. A server that lost its memory meanwhile cannot know which of them is newer: then
+    it is one of the two."""
     (old,) = crew.victims(1)
     paused = crew.rng.random() < 0.5
     if paused:
         crew.stop([old])
-    old.expected = True
     since = meter.fault("twin of a stopped process" if paused else "twin")
     new = crew.start(old.place, old.node_id)
     crew.members.remove(old)
     crew.members.append(new)
-    meter.measure([crew], since, "return", "twin")
     if paused:
+        meter.measure([crew], since, "return", "twin of a stopped process")
         crew.go_on([old])
-    if not meter.stopping.is_set():
-        until(lambda: crew.ended(old) is not None, FENCED_S, f"{old.name} is fenced and ends")
+
+    def fenced() -> Member | None:
+        either = (old,) if crew.remembers else (old, new)
+        return next((member for member in either if crew.ended(member) is not None), None)
+
+    if meter.stopping.is_set():
+        return
+    if until(fenced, FENCED_S, f"{old.name} is fenced and ends") is new:
+        crew.members.remove(new)
+        crew.members.append(old)
+        old.sound = True
+    meter.measure([crew], time.monotonic(), "return", "the end of a twin")
 
 
 ALL: tuple[tuple[int, Fault], ...] = (

@@ -112,7 +112,7 @@ def crew(tmp_path: Path) -> Crew:
     made = Crew(
         run="r", number=1, size=4, min_nodes=2, lease_s=2.0, first_slot=0, rng=random.Random(1),
         folder=tmp_path, board=Board(path, 8), board_path=path, nursery=None,  # type: ignore[arg-type]
-        server_pid=lambda: 0,
+        server_pid=lambda: 0, remembers=True,
     )  # fmt: skip
     made.members = [Member(f"m{n}", n, n, f"127.1.1.{n + 1}", f"m{n}") for n in range(4)]
     return made

@@ -1,7 +1,8 @@
 """Histories that are certainly wrong: a good one with one thing changed, and why that cannot have happened.
 
-Each mutant rests on how `good` makes histories: values are unlike each other, counters only grow, all that a
-client does is recorded. One that finds nothing to change in a history gives None.
+Each mutant rests on how `good` and the clients of `tests.chaos` make histories: values are unlike each other,
+counters only grow, all that a client does is recorded, and there is one epoch. One that finds nothing to change in a
+history gives None.
 """
 
 import copy
@@ -22,6 +23,10 @@ NEVER = "<never>"
 LATER_S = 0.0001
 
 
+class NothingFoundError(Exception):
+    """What a mutant needs is not in the history."""
+
+
 def mutant(change: Mutant) -> Mutant:
     """Enter one."""
     MUTANTS[change.__name__] = change
@@ -30,7 +35,10 @@ def mutant(change: Mutant) -> Mutant:
 
 def mutated(name: str, history: History, rng: random.Random) -> History | None:
     """A changed copy, or None if there is nothing to change."""
-    return MUTANTS[name](copy.deepcopy(history), rng)
+    try:
+        return MUTANTS[name](copy.deepcopy(history), rng)
+    except NothingFoundError:
+        return None
 
 
 # --- keys -------------------------------------------------------------------------------------
@@ -256,14 +264,13 @@ def release_for_some_and_timeout_for_one(ops: History, rng: random.Random) -> Hi
 
 @mutant
 def timeout_for_some_and_another_error_for_one(ops: History, rng: random.Random) -> History | None:
-    failed = [op for op in ops if op.op == "barrier" and op.ok is False]
-    rng.choice(failed).result = {"error": "BARRIER_BROKEN"}
+    _timed_out(ops, rng).result = {"error": "BARRIER_BROKEN"}
     return ops
 
 
 @mutant
 def timeout_for_some_and_release_for_one(ops: History, rng: random.Random) -> History | None:
-    one = rng.choice([op for op in ops if op.op == "barrier" and op.ok is False])
+    one = _timed_out(ops, rng)
     before = [op for op in ops if op.op == "barrier" and op.scope == one.scope
               and op.rank == one.rank and op.start_s < one.start_s]  # fmt: skip
     one.ok, one.round, one.result = True, len(before) + 1, {}
@@ -363,7 +370,12 @@ def newcomer_in_an_old_generation(ops: History, rng: random.Random) -> History |
     one, _ = _joins(ops, rng, first=True)
     late = copy.deepcopy(one)
     assert one.generation is not None
-    told = [op.end_s for op in ops if op.op == "join" and op.generation == one.generation + 1]
+    told = [
+        op.end_s for op in ops
+        if op.op == "join" and op.known and op.generation == one.generation + 1
+    ]  # fmt: skip
+    if not told:
+        return None
     late.client, late.start_s = "newcomer", max(told) + LATER_S
     late.end_s = late.start_s + LATER_S
     return [*ops, late]
@@ -379,13 +391,13 @@ def two_places_in_a_generation(ops: History, rng: random.Random) -> History | No
 
 @mutant
 def act_without_having_been_told(ops: History, rng: random.Random) -> History | None:
-    one, _ = _joins(ops, rng)
-    return [op for op in ops if op is not one]
+    one = _any(ops, rng, lambda op: op.op == "barrier")
+    return [op for op in ops if op.op != "join" or (op.client, op.fence) != (one.client, one.fence)]
 
 
 @mutant
 def act_in_another_place(ops: History, rng: random.Random) -> History | None:
-    one = rng.choice([op for op in ops if op.op == "id"])
+    one = _any(ops, rng, lambda op: op.op == "id")
     assert one.rank is not None and one.world is not None  # noqa: PT018
     one.rank = (one.rank + 1) % one.world
     return ops
@@ -394,11 +406,11 @@ def act_in_another_place(ops: History, rng: random.Random) -> History | None:
 @mutant
 def success_after_the_end(ops: History, rng: random.Random) -> History | None:
     """S10: it began when the next generation had been told."""
-    inside = [op for op in ops if op.op in ("put", "id") and op.ok and op.generation == 1]
-    if not inside:
+    told = [op.end_s for op in ops if op.op == "join" and op.known and op.generation == 2]
+    if not told:
         return None
-    one = rng.choice(inside)
-    one.start_s = max(op.end_s for op in ops if op.op == "join" and op.generation == 2) + LATER_S
+    one = _any(ops, rng, lambda op: op.op in ("put", "id") and op.ok and op.generation == 1)
+    one.start_s = max(told) + LATER_S
     one.end_s = one.start_s + LATER_S
     return ops
 
@@ -408,39 +420,38 @@ def success_after_the_end(ops: History, rng: random.Random) -> History | None:
 
 @mutant
 def id_in_two_generations(ops: History, rng: random.Random) -> History | None:
-    value = _id(ops, rng, 1).result["id"]
-    for op in ops:
-        if op.op == "id" and op.generation == 2 and op.result["attempt"] == 0:
-            op.result["id"] = value
+    one = _id(ops, rng)
+    other = _id(ops, rng, lambda op: op.generation != one.generation)
+    for op in _with_id(ops, other.result["id"]):
+        op.result["id"] = one.result["id"]
     return ops
 
 
 @mutant
 def id_in_two_attempts(ops: History, rng: random.Random) -> History | None:
-    one = _id(ops, rng, 1)
-    one.result["attempt"] = 1 - one.result["attempt"]
+    one = _id(ops, rng, lambda op: len(_with_id(ops, op.result["id"])) > 1)
+    one.result["attempt"] += 1
     return ops
 
 
 @mutant
 def two_ids_for_one_communicator(ops: History, rng: random.Random) -> History | None:
-    one, other = _id(ops, rng, 1), _id(ops, rng, 2)
+    one = _id(ops, rng, lambda op: len(_with_id(ops, op.result["id"])) > 1)
+    other = _id(ops, rng, lambda op: op.result["id"] != one.result["id"])
     one.result["id"] = other.result["id"]
     return ops
 
 
 @mutant
 def id_that_nobody_minted(ops: History, rng: random.Random) -> History | None:
-    value = _id(ops, rng, 1).result["id"]
-    for op in ops:
-        if op.op == "id" and op.result["id"] == value:
-            op.result["id"] = NEVER
+    for op in _with_id(ops, _id(ops, rng).result["id"]):
+        op.result["id"] = NEVER
     return ops
 
 
 @mutant
 def id_used_twice(ops: History, rng: random.Random) -> History | None:
-    again = copy.deepcopy(_id(ops, rng, 1))
+    again = copy.deepcopy(_id(ops, rng))
     again.args = {}
     again.start_s, again.end_s = again.end_s + LATER_S, again.end_s + 2 * LATER_S
     return [*ops, again]
@@ -448,12 +459,8 @@ def id_used_twice(ops: History, rng: random.Random) -> History | None:
 
 @mutant
 def id_from_before_it_was_minted(ops: History, rng: random.Random) -> History | None:
-    one = _id(ops, rng, 1)
-    minter = next(op for op in ops if op.args.get("minted") == one.result["id"])
-    other = next(
-        op for op in ops
-        if op.op == "id" and op is not minter and op.result["id"] == one.result["id"]
-    )  # fmt: skip
+    other = _id(ops, rng, lambda op: "minted" not in op.args)
+    minter = _any(ops, rng, lambda op: op.args.get("minted") == other.result["id"])
     minter.start_s = other.end_s + LATER_S
     minter.end_s = minter.start_s + LATER_S
     return ops
@@ -520,31 +527,67 @@ def _in_turn(
                 yield one, two
 
 
+def _any(ops: History, rng: random.Random, fits: Callable[[Entry], object]) -> Entry:
+    """One that fits.
+
+    Raises:
+        NothingFoundError: none does.
+    """
+    found = [op for op in ops if fits(op)]
+    if not found:
+        raise NothingFoundError
+    return rng.choice(found)
+
+
+def _others(ops: History, one: Entry) -> list[Entry]:
+    """The other members' calls that were released in its round."""
+    return [
+        op for op in ops
+        if op.op == "barrier" and op.scope == one.scope and op.round == one.round and op is not one
+    ]  # fmt: skip
+
+
 def _release(ops: History, rng: random.Random) -> Entry:
-    return rng.choice([op for op in ops if op.op == "barrier" and op.ok])
+    """A member's call that was released, as were others in its round."""
+    return _any(ops, rng, lambda op: op.op == "barrier" and op.ok and _others(ops, op))
+
+
+def _timed_out(ops: History, rng: random.Random) -> Entry:
+    """A member's call in a round that timed out for all."""
+    return _any(
+        ops, rng, lambda op: op.op == "barrier" and op.result.get("error") == "BARRIER_TIMEOUT"
+    )
 
 
 def _round(ops: History, rng: random.Random, *, last: bool = False) -> tuple[Entry, list[Entry]]:
     """A member's call for a round that was released, and those of the others."""
-    released = [op for op in ops if op.op == "barrier" and op.ok]
+    one = _release(ops, rng)
     if last:
-        highest = max(op.round or 0 for op in released)
-        released = [op for op in released if op.round == highest]
-    one = rng.choice(released)
-    others = [
-        op for op in ops
-        if op.op == "barrier" and op.scope == one.scope and op.round == one.round and op is not one
-    ]  # fmt: skip
-    return one, others
+        own = [op for op in ops if op.op == "barrier" and op.ok and op.scope == one.scope]
+        highest = max(op.round or 0 for op in own if _others(ops, op))
+        one = _any(own, rng, lambda op: op.round == highest)
+        if any(op.start_s > one.start_s for op in ops
+               if op.op == "barrier" and (op.scope, op.rank) == (one.scope, one.rank)):  # fmt: skip
+            raise NothingFoundError  # it went on to a round that was not released
+    return one, _others(ops, one)
 
 
 def _joins(ops: History, rng: random.Random, *, first: bool = False) -> tuple[Entry, Entry]:
     """Two members of one generation."""
-    joins = [op for op in ops if op.op == "join" and (not first or op.generation == 1)]
-    one = rng.choice(joins)
-    others = [op for op in joins if op.generation == one.generation and op is not one]
-    return one, rng.choice(others)
+    joins = [
+        op for op in ops
+        if op.op == "join" and op.known and op.ok and (not first or op.generation == 1)
+    ]  # fmt: skip
+    one = _any(joins, rng, lambda op: True)
+    return one, _any(joins, rng, lambda op: op.generation == one.generation and op is not one)
 
 
-def _id(ops: History, rng: random.Random, generation: int) -> Entry:
-    return rng.choice([op for op in ops if op.op == "id" and op.generation == generation])
+def _id(
+    ops: History, rng: random.Random, fits: Callable[[Entry], object] = lambda op: True
+) -> Entry:
+    """Somebody who got an id."""
+    return _any(ops, rng, lambda op: op.op == "id" and op.ok and op.known and fits(op))
+
+
+def _with_id(ops: History, value: str) -> list[Entry]:
+    return [op for op in ops if op.op == "id" and op.result.get("id") == value]

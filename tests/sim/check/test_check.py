@@ -20,10 +20,19 @@ SEEDS = range(8)
 """For each of the mutants: 47 × 8 histories."""
 
 
+def recorded() -> list[Entry]:
+    """What the clients of a chaos campaign saw in its first seconds."""
+    return list(read(str(Path(__file__).parent / "recorded.jsonl")))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_good_histories_pass(seed: int) -> None:
     verdict = judge(history(seed), PATIENCE_S)
     assert verdict.good, verdict.violations[:3]
+
+
+def test_a_recorded_history_passes() -> None:
+    assert judge(recorded(), PATIENCE_S).good
 
 
 @pytest.mark.parametrize("name", mutants.MUTANTS)
@@ -34,13 +43,22 @@ def test_every_wrong_history_is_found(name: str) -> None:
     assert all(judge(ops, PATIENCE_S).violations for ops in wrong)
 
 
+@pytest.mark.parametrize("name", mutants.MUTANTS)
+def test_every_wrong_history_is_found_that_was_a_recorded_one(name: str) -> None:
+    """There is not something to change for all of them."""
+    for seed in SEEDS:
+        wrong = mutants.mutated(name, recorded(), random.Random(seed))
+        assert wrong is None or judge(wrong, PATIENCE_S).violations
+
+
 def test_there_are_enough_wrong_histories() -> None:
-    made = sum(
-        mutants.mutated(name, history(seed), random.Random(seed)) is not None
-        for name in mutants.MUTANTS
-        for seed in SEEDS
-    )
-    assert made >= 200
+    for good in (recorded(), history(1)):
+        made = sum(
+            mutants.mutated(name, good, random.Random(seed)) is not None
+            for name in mutants.MUTANTS
+            for seed in SEEDS
+        )
+        assert made >= 200
 
 
 @pytest.mark.parametrize("seed", range(40))
