@@ -168,9 +168,9 @@ def expire(tables: Tables, session: Session) -> None:
         session.expiring_since = tables.t
         tables.deadlines.set(("session", session.id, 0), tables.t + SOCKET_POLL_S)
         return
-    generations.session_over(tables, session)
-    if session.role is Role.NODE and session.run_id in tables.runs:
+    if session.role is Role.NODE and not session.left:
         tables.remember_lost(session)
+    generations.session_over(tables, session)
     remove(tables, session)
 
 

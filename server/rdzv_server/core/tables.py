@@ -280,9 +280,6 @@ class Tables:
         self.save_all(keys_of_run(run))
         self.save("tomb", run.id)
         self.save("meta")
-        for key in [key for key in self.lost if key[0] == run.id]:
-            del self.lost[key]
-            self.save("lost", *key)
         del self.runs[run.id]
         run.kv.clear()
         run.barriers.clear()

@@ -652,6 +652,41 @@ def test_a_process_that_was_lost_and_not_replaced_comes_back() -> None:
     assert old.refused is not None
 
 
+def test_s5_it_is_fenced_as_well_when_its_run_was_forgotten_between() -> None:
+    lab = Lab(Settings(run_keep_s=1))
+    old = lab.node("a", rules=policy(1)).join()
+    lab.advance(old.lease_s + 10)
+    assert RUN not in lab.core.tables.runs
+    new = lab.node("a", rules=policy(1), incarnation=2).join()
+    old.hello()
+    assert old.refused is not None
+    assert old.refused.code == ErrorCode.FENCED
+    assert new.wire.goodbye is None
+
+
+def test_s5_it_is_fenced_as_well_when_it_had_not_joined_yet() -> None:
+    lab = Lab()
+    old = lab.node("a", rules=policy(1))
+    lab.advance(old.lease_s + 1)
+    lab.node("a", rules=policy(1), incarnation=2).join()
+    old.hello()
+    assert old.refused is not None
+    assert old.refused.code == ErrorCode.FENCED
+
+
+def test_a_process_that_left_and_joined_again_can_be_lost_like_any_other() -> None:
+    lab = Lab()
+    a = lab.node("a", rules=policy(1)).join()
+    a.leave("drained")
+    a.join()
+    lab.advance(a.lease_s + 1)
+    assert [node_id for _, node_id in lab.core.tables.lost] == ["a"]
+    b = lab.node("b", rules=policy(1)).join()
+    b.leave("drained")
+    lab.advance(b.lease_s + 1)
+    assert [node_id for _, node_id in lab.core.tables.lost] == ["a"]
+
+
 def test_the_process_that_was_lost_first_is_forgotten_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
