@@ -31,6 +31,9 @@ UPGRADE_TESTS := tests/unit/proto/test_golden.py tests/unit/proto/test_versions.
                  tests/unit/server/storage/test_sqlite.py tests/e2e/test_upgrade.py \
                  tests/disk/test_disk.py::test_l7_s26_a_migration_that_is_killed_leaves_the_old_state_or_the_new_one
 
+# Tests that are indifferent to what runs beside them. The others start processes whose timing is looked at.
+IN_PARALLEL := tests/sim tests/unit tests/scenarios tests/stateful
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-restart test check unit sim sim-mutants sim-determinism sim-liveness stateful coverage \
         e2e security disk ha upgrade-test spin fuzz fuzz-live chaos chaos-stall check-history test-gpu bench \
@@ -46,8 +49,8 @@ demo-restart: $(VENV)/ready-demo  ## the same with a server that is killed and u
 	@$(BIN)/python deploy/demo/run.py --restart
 
 test: check  ## everything that must hold before a change is merged
-	@$(BIN)/python -m pytest -q -rs --numprocesses=auto tests/sim
-	@$(BIN)/python -m pytest -q -rs --ignore=tests/sim
+	@$(BIN)/python -m pytest -q -rs --numprocesses=auto $(IN_PARALLEL)
+	@$(BIN)/python -m pytest -q -rs $(IN_PARALLEL:%=--ignore=%)
 
 check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generated page
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
