@@ -49,7 +49,7 @@ demo-restart: $(VENV)/ready-demo  ## the same with a server that is killed and u
 	@$(BIN)/python deploy/demo/run.py --restart
 
 test: check  ## everything that must hold before a change is merged
-	@$(BIN)/python -m pytest -q -rs --numprocesses=auto $(IN_PARALLEL)
+	@$(BIN)/python -m pytest -q -rs --numprocesses=auto --dist=worksteal $(IN_PARALLEL)
 	@$(BIN)/python -m pytest -q -rs $(IN_PARALLEL:%=--ignore=%)
 
 check: $(VENV)/ready-test  ## formatting, lint, types, import contracts, generated page

@@ -98,7 +98,7 @@ class SimServer:
         self._missed: list[tuple[bytes, Callable[[], None]]] = []
         """What waits in the kernel, and whose it is."""
         self.met: dict[bytes, int] = {}
-        """Processes in the order in which their first hello was read, as far as the server remembers them."""
+        """Processes in the order in which they got a session, as far as the server remembers them."""
         self._hellos = 0
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
@@ -243,11 +243,14 @@ class SimServer:
         reply = self.core.request(conn, request_id, message)
         run_id = self.core.run_of(conn) or None  # a tick looks at all runs
         if isinstance(message, HelloNode):
-            self._hellos += 1
-            self.met.setdefault(message.incarnation, self._hellos)
             holder = self.core.tables.nodes.get((message.run, message.node_id))
             if holder is not None:
                 self._incarnations[message.node_id] = holder.incarnation
+                if (
+                    holder.incarnation == message.incarnation
+                ):  # one that was refused is not remembered
+                    self._hellos += 1
+                    self.met.setdefault(message.incarnation, self._hellos)
         if reply is None:
             self._apply(self.core.outcome(), run_id)
         elif isinstance(reply, Alive):

@@ -13,7 +13,7 @@ from rdzv_server.core import (
     clock,
     forming,
     generations,
-    invariants,
+    invariants_runs,
     quorum,
     replies,
     roster,
@@ -68,7 +68,7 @@ def join_without_a_connection_counts() -> Iterator[None]:
 
     with (
         mock.patch.object(roster, "kind_of", kind_of),
-        mock.patch.object(invariants, "kind_of", kind_of),
+        mock.patch.object(invariants_runs, "kind_of", kind_of),
     ):
         yield
 

@@ -59,6 +59,8 @@ class Model(Runs):
         self.worker_secrets: dict[bytes, tuple[str, str, int]] = {}
         self.sessions_made = 0
         self.lost_order: list[tuple[str, str]] = []
+        self.gone: dict[tuple[str, str], Session] = {}
+        """The last session of a node that was lost and is not back."""
 
     # --- events -------------------------------------------------------------------------------
 
@@ -185,6 +187,8 @@ class Model(Runs):
                     burst.spared.append(number)
 
     def _expire(self, session: Session) -> None:
+        if session.role == "node" and not session.left:
+            self.gone[session.run, session.node] = session
         run, member = self.runs.get(session.run), self.member_of(session)
         if run is not None and member is not None:
             self.depart(run, member, ("lost", session.node, None))
@@ -350,6 +354,10 @@ class Model(Runs):
     ) -> Told:
         resumed = session is not None
         if session is None:
+            before = self.gone.pop((ask.run, ask.node_id), None) if role == "node" else None
+            if before is not None and before.incarnation != ask.incarnation:
+                self.replaced.append((before.run, before.node, before.incarnation))
+                self.fenced.append(before.id)
             self.sessions_made += 1
             lease = min(max(ask.lease_ms / 1000, LEASE_S[0]), LEASE_S[1])
             session = Session(

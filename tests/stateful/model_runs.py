@@ -91,7 +91,7 @@ class Runs(Inside):
                 run.renewals += 1
                 run.renewed = self.t
         member.finished = False
-        member.join = request
+        member.join, session.left = request, False
         self._release_hint(run, member)
         member.hint, member.rival = hint, rival
         if rival is not None:
@@ -147,6 +147,7 @@ class Runs(Inside):
             self.end(run, ("finished", "", None))
 
     def leave(self, session: Session, ask: Leave) -> Told:
+        session.left = True
         run, member = self.runs.get(session.run), self.member_of(session)
         if run is None or member is None:
             self.session_over(session, ("error", "SESSION_LOST"))
@@ -199,8 +200,11 @@ class Runs(Inside):
         session, live = self.sessions[member.session], run.live
         assert run.policy is not None
         stops = how[0] == "failed" and member.seat is not None and run.policy.below_min == "stop"
-        gone = ("error", "NOT_A_MEMBER")
-        if member.join is not None:
+        gone = ("error", {"lost": "SESSION_LOST", "replaced": "FENCED"}.get(how[0], "NOT_A_MEMBER"))
+        if member.join is not None and how[0] == "lost":  # it asks again in its next session
+            if member.join in session.waiting:
+                session.waiting.remove(member.join)
+        elif member.join is not None:
             self.reply(session, member.join, gone, keep=True)
         self._remove(run, member)
         if not member.finished:

@@ -41,6 +41,8 @@ class Session:
     generation: int = 0
     """A worker's."""
     rank: int = 0
+    left: bool = False
+    """Of its own accord, and it has not joined since."""
 
 
 @dataclass

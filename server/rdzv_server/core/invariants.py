@@ -116,6 +116,7 @@ class Monitor:
             assert generation.fence >= last, f"S2: fence of {run.id!r} fell from {last}"
             if generation.fence != last or run.id not in self._places:
                 self._check_places(run, generation)
+            self._drop_places(run)
             self._fences[run.id] = generation.fence
             digest = self._digests.setdefault(key, generation.digest)
             assert digest == generation.digest, f"S3: the table of {key} changed"
@@ -143,6 +144,12 @@ class Monitor:
                 back = session.incarnation in holders
                 assert not back, f"S5: {session.node_id}: a fenced process is back"
                 holders.append(session.incarnation)
+
+    def _drop_places(self, run: Run) -> None:
+        """Who left and comes again is a newcomer, in the same session too."""
+        number, ranks = self._places[run.id]
+        here = {member.session.id for member in run.members.values()}
+        self._places[run.id] = number, {s: rank for s, rank in ranks.items() if s in here}
 
     def _check_places(self, run: Run, generation: Generation) -> None:
         """Who was in the last world keeps its order, newcomers come in the order of their arrival (L8)."""

@@ -285,12 +285,12 @@ async def test_s33_what_is_read_after_a_stop_in_the_middle_of_a_turn_is_heard_th
     sweep): the heartbeats that came meanwhile were counted as heard before it."""
     now = time.monotonic()
     readings = iter([now, now + 0.005, now + 0.155])
-    monkeypatch.setattr(server_module, "time", SimpleNamespace(monotonic=lambda: next(readings)))
     heard = []
-    for _ in range(3):  # three connections that are read in one turn of the loop
-        shell.server.begin()
-        heard.append(shell.server._core.tables.t)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(server_module, "time", SimpleNamespace(monotonic=lambda: next(readings)))
+        for _ in range(3):  # three connections that are read in one turn of the loop
+            shell.server.begin()
+            heard.append(shell.server._core.tables.t)
     assert heard[1] == heard[0]
     assert heard[2] == pytest.approx(heard[0] + 0.155)
 
