@@ -235,6 +235,8 @@ class Model(Runs):
                     return self._hello_worker(conn, ask)
                 case _:
                     raise NoError("NOT_A_MEMBER")
+        if request in session.waiting:  # of clients that never ask something else under that id
+            return None
         if isinstance(ask, HelloNode | HelloWorker):
             raise NoError("MALFORMED")
         if not isinstance(ask, ALLOWED[here.role]):
@@ -243,8 +245,6 @@ class Model(Runs):
             before = session.answers.get(request)
             if before is not None and self._still_true(session, before):
                 return before
-            if request in session.waiting:
-                return None
             if request <= session.acknowledged:
                 raise NoError("MALFORMED", read=False)
         return self._do_request(session, request, ask)

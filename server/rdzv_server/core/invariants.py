@@ -185,7 +185,8 @@ def _check_sessions(tables: Tables) -> None:
     for session in tables.sessions.values():
         held = session.connection
         if tables.t - session.heard_at > session.lease_s + OVERDUE_S and not tables.read_only:
-            past_s = tables.t - _over_at(tables, session)
+            # After a stall its last look begins anew: there may be stall after stall.
+            past_s = tables.t - max(_over_at(tables, session), tables.stall_ended_at)
             assert past_s <= OVERDUE_S, f"L2: {session.node_id} is lost, unnoticed"
         agree = (held is None) == session.suspect
         assert agree or tables.shutting_down, "suspicion and connection disagree"
