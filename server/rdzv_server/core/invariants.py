@@ -152,11 +152,17 @@ class Monitor:
         self._places[run.id] = number, {s: rank for s, rank in ranks.items() if s in here}
 
     def _check_places(self, run: Run, generation: Generation) -> None:
-        """Who was in the last world keeps its order, newcomers come in the order of their arrival (L8)."""
+        """Who was in the last world keeps its order, newcomers come in the order of their arrival (L8). A wished
+        rank goes before both."""
         number, ranks = self._places.get(run.id, (0, {}))
         self._places[run.id] = (generation.fence.generation, generation.rank_of)
         members = [run.members.get(p.node_id) for p in generation.participants]
-        if run.formed < 2 or generation.fence.generation != number + 1 or None in members:
+        if (
+            run.hints
+            or run.formed < 2
+            or generation.fence.generation != number + 1
+            or None in members
+        ):
             return
         stay = [ranks[p.session_id] for p in generation.participants if p.session_id in ranks]
         assert stay == sorted(stay), f"survivors of {run.id!r} changed their order: {stay}"
