@@ -79,12 +79,14 @@ def test_b19c_an_old_agent_that_still_lives_is_shown_with_its_age(cluster: Clust
     first[1].kill()
     second = [cluster.node(server, "j1", min_nodes=2, name=f"b{i}") for i in (1, 2)]
     server.live("j1", 2, LEASE_S + 3, above=1)
+    until(lambda: len(server.members("j1")) == 3, 10, "all three have come")
     rows = {m.name: m for m in server.members("j1")}
     assert rows["a1"].state == "participant"
     assert rows["a1"].incarnation_age_ms > 1000 + min(
         rows["b1"].incarnation_age_ms, rows["b2"].incarnation_age_ms
     )
     assert [m.state for m in rows.values()].count("standby") == 1
+    until(lambda: any(node.all("joined") for node in second), 10, "one of them hears of it")
     assert sum(bool(node.all("joined")) for node in second) == 1
 
 
