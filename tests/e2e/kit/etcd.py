@@ -88,7 +88,7 @@ class Etcd:
         self.members = [
             Member(folder, marker, n, (low + 2 * n, low + 2 * n + 1), flags) for n in range(members)
         ]
-        self._scheme = scheme
+        self._folder, self._scheme = folder, scheme
         for member in self.members:
             self.start(member)
         if scheme == "http":
@@ -122,3 +122,6 @@ class Etcd:
             with contextlib.suppress(ProcessLookupError, AssertionError):
                 member.signal(signal.SIGCONT)
             member.kill()
+        # etcd lays its logs out in 64 MB each, and whoever looks for secrets afterwards reads every byte.
+        for path in self._folder.glob("etcd*/member/wal/*"):
+            path.write_bytes(path.read_bytes().rstrip(b"\0"))
