@@ -207,6 +207,7 @@ def main() -> int:
                 for server in pair.ways:
                     print(server.endpoint, server.log[-4000:], sep="\n", file=sys.stderr)
                 print([told.errors for told in load.told], file=sys.stderr)
+                witness.end()
                 raise
             first, last = gaps[kind][-1]
             print(
