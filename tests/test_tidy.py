@@ -40,6 +40,7 @@ NOT_MIRRORED = {
     "server/rdzv_server/shell/opened.py": "test_cli.py and tests/e2e, as a process",
     "server/rdzv_server/shell/process.py": "test_cli.py and tests/e2e, as a process",
     "server/rdzv_server/shell/standing_by.py": "tests/e2e/test_standby.py, with a real etcd",
+    "server/rdzv_server/key_files.py": "shell/test_tls.py and storage/etcd/test_place.py",
     "server/rdzv_server/storage/lead.py": "etcd/test_election.py",
     "server/rdzv_server/storage/etcd/cluster.py": "tests/e2e/test_standby.py, with a real etcd",
     "server/rdzv_server/shell/loop.py": "test_cli.py, with and without uvloop",

@@ -298,6 +298,8 @@ def test_t23_etcd_with_users_and_passwords(cluster: Cluster, store: Etcd) -> Non
     good, bad = folder / "good", folder / "bad"
     good.write_text("the password of rdzv\n")
     bad.write_text("something else\n")
+    for path in (good, bad):
+        path.chmod(0o600)
     user = ("--etcd-user", "rdzv", "--etcd-password-file")
     first = server(cluster, store.state(), *user, str(good))
     with Client(first.endpoint, run="r", min_nodes=1) as client:

@@ -4,11 +4,10 @@ Neither flags nor the environment of a process can be changed from outside; a fi
 it again, as it does with tokens and certificates.
 """
 
-import errno
-import os
 import stat
 from pathlib import Path
 
+from rdzv_proto import small_file
 from rdzv_proto.text import visible
 from rdzv_server.config import Config
 from rdzv_server.shell import log
@@ -77,15 +76,11 @@ class Levels:
 def _read(path: Path) -> str:
     """What is in the file; empty if there is none."""
     try:
-        # A pipe must not hold the server up.
-        found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(found).st_mode):
-                raise ValueError(f"log level file {path}: that is no ordinary file")
-            return os.read(found, BYTES_MAX).decode("utf-8", "replace").strip()
-        finally:
-            os.close(found)
+        content, mode = small_file.read(path, BYTES_MAX)
+    except FileNotFoundError:
+        return ""
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            return ""
         raise ValueError(f"log level file {path}: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"log level file {path}: that is no ordinary file")
+    return content.decode("utf-8", "replace").strip()

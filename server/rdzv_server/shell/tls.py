@@ -1,11 +1,11 @@
 """TLS of the main port: TLS 1.3 only, certificates that can be exchanged while the server runs."""
 
-import os
 import ssl
 from pathlib import Path
 from typing import Any
 
-from rdzv_proto.auth import certificate_digest, check_private
+from rdzv_proto.auth import certificate_digest
+from rdzv_server.key_files import load_chain
 
 
 class TlsContext(ssl.SSLContext):
@@ -56,8 +56,7 @@ class Tls:
             context.digest = certificate_digest(_first_certificate(self.cert))
             if self.key is not None:  # the loader's error does not say which file it means
                 what, path = "key", self.key
-            check_private(os.stat(path).st_mode, "it holds the key", str(path))
-            context.load_cert_chain(self.cert, self.key, password=_no_password)
+            load_chain(context, self.cert, self.key)
             if self.client_ca is not None:
                 what, path = "client CA", self.client_ca
                 context.load_verify_locations(path)
@@ -94,10 +93,6 @@ def _first_certificate(path: Path) -> bytes:
     if not 0 <= begin < end:
         raise ValueError("holds no certificate in PEM")
     return ssl.PEM_cert_to_DER_cert(text[begin : end + len(ssl.PEM_FOOTER)])
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted; the server cannot ask for a password")
 
 
 def _reason(error: ssl.SSLError) -> str:

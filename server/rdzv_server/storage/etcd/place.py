@@ -4,6 +4,9 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from rdzv_proto import small_file
+from rdzv_proto.auth import check_private
+from rdzv_server.key_files import load_chain
 from rdzv_server.storage.base import StorageError
 
 SCHEME = "etcd://"
@@ -90,8 +93,8 @@ class Credentials:
         try:
             context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
             if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
+                load_chain(context, self.cert, self.key)
+        except (OSError, ssl.SSLError, ValueError) as error:
             files = ", ".join(str(path) for path in (self.ca, self.cert, self.key) if path)
             why = getattr(error, "strerror", None) or str(error)
             raise StorageError(f"{files}: TLS for etcd cannot use it: {why}", "access") from None
@@ -106,11 +109,15 @@ class Credentials:
         path = self.password_file
         assert path is not None, "a user has a password file; the configuration saw to that"
         try:
-            with open(path, encoding="utf-8") as file:
-                secret = file.read(SECRET_BYTES_MAX + 1).rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            why = getattr(error, "strerror", None) or "it is no text"
-            raise StorageError(f"{path}: cannot be read: {why}", "access") from None
+            content, mode = small_file.read(path, SECRET_BYTES_MAX + 1)
+            check_private(mode, f"password file {path}", str(path))
+            secret = content.decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise StorageError(f"{path}: cannot be read: it is no text", "access") from None
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error.strerror}", "access") from None
+        except ValueError as error:
+            raise StorageError(str(error), "access") from None
         if not secret or len(secret) > SECRET_BYTES_MAX:
             what = "is empty" if not secret else "is no password: it is too long"
             raise StorageError(f"{path}: {what}", "access")

@@ -140,6 +140,7 @@ async def test_a_refusal_is_final_and_says_what_to_do(
 async def test_it_signs_in_first_and_again_when_its_token_has_expired(tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("pw\n")
+    password.chmod(0o600)
     good = {"one"}
     given: list[str] = []
 
