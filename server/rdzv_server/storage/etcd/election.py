@@ -10,10 +10,9 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rdzv_server.storage.base import StorageError
-from rdzv_server.storage.etcd.gateway import Gateway, decoded, encoded, pause
+from rdzv_server.storage.etcd.gateway import Gateway, encoded, first, pause, value_of
 from rdzv_server.storage.etcd.place import Place
 from rdzv_server.storage.lead import Lead
 
@@ -67,13 +66,13 @@ class Election:
             StorageError: etcd does not answer.
         """
         answer = await self._gateway.call("kv/range", {"key": self._key}, self._lease_s)
-        found = _first(answer)
+        found = first(answer)
         if found is None:
             return "", False
         ask = {"ID": str(found.get("lease", "0"))}
         left = await self._gateway.call("lease/timetolive", ask, self._lease_s)
         alive = float(left.get("TTL", -1)) >= float(left.get("grantedTTL", 0)) / 2
-        return decoded(found.get("value", "")).decode(errors="replace"), alive
+        return value_of(found).decode(errors="replace"), alive
 
     async def win(self, told: Told, trouble: Callable[[str], None]) -> tuple[Term, Lead]:
         """Stand by until this server leads.
@@ -115,7 +114,7 @@ class Election:
             "failure": [{"request_range": {"key": self._key}}],
         }  # fmt: skip
         answer = await self._gateway.call("kv/txn", body, self._lease_s)
-        found = _first(answer["responses"][-1].get("response_range", {}))
+        found = first(answer["responses"][-1].get("response_range", {}))
         # Where the answer to a first attempt was lost, the second finds our own key.
         if found is None or str(found.get("lease", "")) != lease:
             await self._revoke(lease)
@@ -159,8 +158,3 @@ class Election:
     @property
     def _sure_s(self) -> float:
         return self._lease_s * (1 - MARGIN)
-
-
-def _first(ranged: dict[str, Any]) -> dict[str, Any] | None:
-    kvs = ranged.get("kvs") or []
-    return kvs[0] if kvs else None

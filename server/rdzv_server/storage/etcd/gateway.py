@@ -48,6 +48,17 @@ def decoded(text: str) -> bytes:
     return base64.b64decode(text)
 
 
+def first(answer: Body) -> dict[str, Any] | None:
+    """The first row of what a range holds; None if there is none."""
+    rows = answer.get("kvs") or []
+    return rows[0] if rows else None
+
+
+def value_of(row: Body) -> bytes:
+    """What a row holds; an empty value is left out of it."""
+    return decoded(row.get("value", ""))
+
+
 class RefusedError(Exception):
     """etcd understood, and said no.
 

@@ -19,7 +19,7 @@ import msgspec
 
 from rdzv_server.storage.base import Changes, StorageError
 from rdzv_server.storage.etcd.election import Term
-from rdzv_server.storage.etcd.gateway import Gateway, decoded, encoded
+from rdzv_server.storage.etcd.gateway import Gateway, decoded, encoded, first, value_of
 from rdzv_server.storage.etcd.place import Place
 from rdzv_server.storage.lead import Lead
 from rdzv_server.storage.schema import CURRENT, Schema
@@ -182,11 +182,11 @@ class EtcdStore:
             if answer.get("succeeded"):
                 break
             leader, head = (
-                _first(response.get("response_range", {})) for response in answer["responses"]
+                first(response.get("response_range", {})) for response in answer["responses"]
             )
             if leader is None or int(leader["create_revision"]) != self._term.fence:
                 self._deposed()
-            found = "" if head is None else decoded(head.get("value", "")).decode()
+            found = "" if head is None else value_of(head).decode()
             if found == name:
                 break  # an earlier attempt of this very call got through
             if found not in self._unsure:
@@ -233,8 +233,8 @@ class EtcdStore:
 
     def _get(self, *parts: bytes) -> bytes | None:
         answer = self._read({"key": encoded(self._key(*parts))})
-        found = _first(answer)
-        return None if found is None else decoded(found.get("value", ""))
+        found = first(answer)
+        return None if found is None else value_of(found)
 
     def _below(self, base: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All keys with a prefix, as they were at one moment."""
@@ -254,7 +254,7 @@ class EtcdStore:
             revision = answer["header"]["revision"] if revision == "0" else revision
             found = answer.get("kvs") or []
             for row in found:
-                yield decoded(row["key"]), decoded(row.get("value", ""))
+                yield decoded(row["key"]), value_of(row)
             if not answer.get("more"):
                 return
             low = decoded(found[-1]["key"]) + b"\0"
@@ -291,9 +291,9 @@ async def check_cluster(gateway: Gateway, place: Place, cluster: str) -> None:
         StorageError: another cluster, or another program, has it (SEMANTICS T23).
     """
     ask: dict[str, Any] = {"key": encoded(place.key(b"cluster"))}
-    found = _first(await gateway.call("kv/range", ask, PATIENCE_S))
+    found = first(await gateway.call("kv/range", ask, PATIENCE_S))
     if found is not None:
-        there = decoded(found.get("value", "")).decode(errors="replace")
+        there = value_of(found).decode(errors="replace")
         if there != cluster:
             raise StorageError(
                 f"{place.name}: this prefix belongs to cluster {there!r}, and this server is of cluster "
@@ -331,8 +331,3 @@ def _batches(changes: Changes) -> Iterator[dict[bytes, bytes | None]]:
 def _end(prefix: bytes) -> bytes:
     """The first key behind all that begin with a prefix, which ends with a slash."""
     return prefix[:-1] + b"0"
-
-
-def _first(answer: Mapping[str, Any]) -> dict[str, Any] | None:
-    kvs = answer.get("kvs") or []
-    return kvs[0] if kvs else None
