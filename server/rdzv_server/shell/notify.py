@@ -48,6 +48,7 @@ class Notifier:
 
     def start_watchdog(self) -> None:
         """Ping from now on, from the running loop, if systemd wants it: twice in its time."""
+        self.stop_watchdog()
         if self._ping_s:
             self._send("WATCHDOG=1")
             loop = asyncio.get_running_loop()

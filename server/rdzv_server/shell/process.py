@@ -5,7 +5,7 @@ import gc
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from rdzv_proto import __version__, agreement
@@ -69,8 +69,8 @@ class Process:
             StorageError: etcd cannot be used.
         """
         reloads = opened.access.reloads(*self._levels.reloadable())
-        once = _Once(self._config, opened, reloads, self._notifier, self._say_ready)
-        once.cluster = join_cluster(self._config, self._owed)
+        cluster = join_cluster(self._config, self._owed)
+        once = _Once(self._config, opened, cluster, reloads, self._notifier, self._say_ready)
         try:
             await once.run(first=not self._ready_said)
         finally:
@@ -108,6 +108,7 @@ class _Once:
     Args:
         config: of the server.
         opened: what it needs from outside.
+        cluster: its part, where there are several servers.
         reloads: what is read again on SIGHUP.
         notifier: to systemd.
         ready: says READY, if nobody has.
@@ -117,6 +118,7 @@ class _Once:
         self,
         config: Config,
         opened: Opened,
+        cluster: "Cluster | None",
         reloads: Reloads,
         notifier: Notifier,
         ready: Callable[[Opened, int, str], None],
@@ -128,9 +130,8 @@ class _Once:
         self._stop = asyncio.Event()
         self._signals: list[signal.Signals] = []
         self._reloads = reloads
-        self._status = f"serving on {config.host}:{opened.port}"
-        self.cluster: Cluster | None = None
-        """Its part, where there are several servers."""
+        self._status = self._serving = f"serving on {config.host}:{opened.port}"
+        self._cluster = cluster
         self._side: Side | None = None
         self._sources: Sources | None = None
 
@@ -149,10 +150,10 @@ class _Once:
         self._reloads.start()
         self._side = self._open_side()
         stored, lead = self._opened.stored, Lead()
-        if self.cluster is not None:
+        if self._cluster is not None:
             if first:
-                await self.cluster.check()
-            turn = await self._stand_by(self.cluster)
+                await self._cluster.check()
+            turn = await self._stand_by(self._cluster)
             if turn is None:
                 return
             stored, lead = turn
@@ -163,28 +164,20 @@ class _Once:
         self._reloads.stop()
         if self._side is not None:
             await self._side.close()
-        if self.cluster is not None:
-            await self.cluster.close()
+        if self._cluster is not None:
+            await self._cluster.close()
         for sock in self._opened.sockets:
             sock.close()
 
     async def _stand_by(self, cluster: "Cluster") -> tuple[Stored, Lead] | None:
         """Until it is this server's turn; None if a signal came before that."""
-        standing_by = StandingBy(cluster, self._opened, self._health, self._say_status)
-
-        def ready() -> None:
-            self._health.started = True
-            self._ready(self._opened, 0, self._instance)
-            self._notifier.ready(self._status)
-            self._notifier.start_watchdog()
-
-        turn = asyncio.create_task(standing_by.turn(ready))
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({turn, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        won = turn.done() and not self.stopped
+        standing_by = StandingBy(
+            cluster, self._opened, self._health, self._lines.tell, self._say_status
+        )
+        turn = asyncio.create_task(standing_by.turn(lambda: self._listens(0)))
+        await _first_of(turn, self._stop.wait())
+        won = not self.stopped
         if not won:
-            turn.cancel()
             await asyncio.wait({turn})
             self._stopping()
         await standing_by.over(leads=won and turn.exception() is None)
@@ -208,25 +201,29 @@ class _Once:
             tls=None if tls is None else lambda: tls.context, behind=server.behind, busy=_BUSY,
         )  # fmt: skip
         acceptor.start()
-        self._health.started = True
-        self._ready(opened, identity.epoch, self._instance)
-        self._status = f"serving on {self._config.host}:{opened.port}"
-        self._notifier.ready(self._status)
-        self._notifier.start_watchdog()
-        if self.cluster is not None:
-            log.event("leading", address=self.cluster.address, epoch=identity.epoch)
+        self._status = self._serving
+        self._listens(identity.epoch)
+        if self._cluster is not None:
+            log.event("leading", address=self._cluster.address, epoch=identity.epoch)
         gc.collect()
         gc.freeze()  # what lives now lives for ever: full collections need not walk it
-        await _first_of(self._stop, lead.over)
+        await _first_of(self._stop.wait(), lead.over.wait())
         if self.stopped:
             self._stopping()
             await acceptor.close()
-            await server.shut_down(None if self.cluster is None else self.cluster.resign)
+            await server.shut_down(None if self._cluster is None else self._cluster.resign)
         else:
             text = "its clients go to the next leader; this server stands by"
             log.event("deposed", "error", reason=lead.why, text=text)
             await acceptor.close()
             await server.abandon()
+
+    def _listens(self, epoch: int) -> None:
+        """Clients are answered from now on, by this server or with the name of the one that leads (epoch 0)."""
+        self._health.started = True
+        self._ready(self._opened, epoch, self._instance)
+        self._notifier.ready(self._status)
+        self._notifier.start_watchdog()
 
     def _stopping(self) -> None:
         log.event("signal", signal=self._signals[0].name)
@@ -293,9 +290,9 @@ class _Once:
             self._sources.commits = None if stored is None else server.commits
 
 
-async def _first_of(*events: asyncio.Event) -> None:
-    """Wait until one of them is set."""
-    tasks = [asyncio.create_task(event.wait()) for event in events]
+async def _first_of(*ways: Awaitable[object]) -> None:
+    """Wait until one of them is through; the others are cancelled."""
+    tasks = [asyncio.ensure_future(way) for way in ways]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()

@@ -1,11 +1,11 @@
 """A server of a cluster, until it is its turn: clients are sent to the one that leads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rdzv_server.http.health import Health
 from rdzv_server.shell import log
-from rdzv_server.shell.accept import Acceptor
+from rdzv_server.shell.accept import Acceptor, Reporter
 from rdzv_server.shell.standby import Standby
 from rdzv_server.shell.stored import Stored, say_migrated
 from rdzv_server.storage.base import StorageError
@@ -54,18 +54,24 @@ class StandingBy:
         cluster: its part in it.
         opened: sockets and books; both are used again afterwards.
         health: told who leads.
+        report: writes to the log what comes from outside.
         status: told the same, in words for people.
     """
 
     def __init__(
-        self, cluster: "Cluster", opened: "Opened", health: Health, status: Callable[[str], None]
+        self,
+        cluster: "Cluster",
+        opened: "Opened",
+        health: Health,
+        report: Reporter,
+        status: Callable[[str], None],
     ) -> None:
         self._cluster, self._health, self._status = cluster, health, status
         self._standby = Standby(cluster.address, opened.admission)
         tls = opened.access.tls
         # Others of the same sockets: those of the configuration stay open for the time after.
         self._acceptor = Acceptor(
-            [sock.dup() for sock in opened.sockets], self._standby.protocol, opened.admission, _say,
+            [sock.dup() for sock in opened.sockets], self._standby.protocol, opened.admission, report,
             tls=None if tls is None else lambda: tls.context,
         )  # fmt: skip
         self._leader: str | None = None
@@ -122,7 +128,3 @@ class StandingBy:
             log.event("etcd_unreachable", "error", reason=text, text="no server can lead meanwhile")
         else:
             log.event("etcd_reachable", "warning")
-
-
-def _say(event: str, level: str, fields: Mapping[str, object]) -> None:
-    log.event(event, level, **fields)

@@ -130,6 +130,17 @@ async def test_the_loop_pings_twice_in_the_time_of_the_watchdog(systemd: Systemd
     notifier.stop_watchdog()
 
 
+async def test_pinging_begun_twice_ends_with_one_stop(systemd: Systemd) -> None:
+    """A server that stood by begins again when it leads."""
+    notifier = watched(systemd, "100000")
+    notifier.start_watchdog()
+    notifier.start_watchdog()
+    notifier.stop_watchdog()
+    assert [systemd.heard() for _ in range(2)] == [["WATCHDOG=1"]] * 2
+    await pause(0.2)
+    assert systemd.heard_nothing()
+
+
 async def test_a_loop_that_hangs_does_not_ping(systemd: Systemd) -> None:
     notifier = watched(systemd, "100000")
     notifier.start_watchdog()
