@@ -272,7 +272,9 @@ class Engine:
             self._interest = selectors.EVENT_READ
             self._selector.register(sock, self._interest)
             self.local_host, self.remote_host = dial.hosts(sock)
-            self.session.connected(time.monotonic(), self._access.prover(token, sock))
+            prover = self._access.prover(token, sock)
+            doubtful = self._targets.reached(self.remote_host)
+            self.session.connected(time.monotonic(), prover, doubtful=doubtful)
             self._send()
 
     def _drop_interrupted(self, now: float) -> None:

@@ -50,6 +50,11 @@ from rdzv_proto.messages import (
 HELLO_S = 5.0
 """A server that accepts but does not answer a hello (and our proof) within this time is none, or stalled."""
 
+DOUBTFUL_HELLO_S = 1.0
+"""The same for a server that has just fallen silent, or a sixth of the lease, whichever is longer. Half of the lease
+went by until that was noticed; who waits five seconds more for a leader that is stopped, while its successor takes
+over, is lost there (python -m tests.ha)."""
+
 
 class Session:
     """One client's standing with the server.
@@ -91,6 +96,7 @@ class Session:
         self._attempts = 0
         self._hello_id = 0
         self._prover = Prover()
+        self._hello_s = HELLO_S
         self._hello_until: float | None = None
         self._resume: Resume | None = None
         self._beats = Heartbeats()
@@ -163,9 +169,16 @@ class Session:
         self.reconnect.attempt_at = None
         self.wants_disconnect = False
 
-    def connected(self, now: float, prover: Prover | None = None) -> None:
-        """The connection stands: introduce ourselves, with proof if that is asked for."""
+    def connected(
+        self, now: float, prover: Prover | None = None, *, doubtful: bool = False
+    ) -> None:
+        """The connection stands: introduce ourselves, with proof if that is asked for.
+
+        Args:
+            doubtful: this server has just fallen silent, and there are others (`Targets.reached`).
+        """
         self._prover = prover or Prover()
+        self._hello_s = max(DOUBTFUL_HELLO_S, self.lease_s / 6) if doubtful else HELLO_S
         self._out = [self.wire.opened()]
         self.last_error = f"{self.where} accepted the connection but does not answer: is it rdzv?"
         self._say_hello(now)
@@ -210,7 +223,7 @@ class Session:
         """Do what is due."""
         if self._hello_until is not None and now >= self._hello_until:
             self._hello_until = None
-            self.last_error = f"no answer to the hello within {HELLO_S:g} s"
+            self.last_error = f"no answer to the hello within {self._hello_s:g} s"
             self.wants_disconnect = True
         if self.state is State.CONNECTED:
             self._tick_connected(now)
@@ -247,7 +260,7 @@ class Session:
     def _say_hello(self, now: float) -> None:
         self._attempts += 1
         self._hello_id = self._in_flight.next_id()
-        self._hello_until = now + HELLO_S
+        self._hello_until = now + self._hello_s
         hello = self._hello
         if not isinstance(hello, HelloAdmin):
             hello = replace(hello, attempt=self._attempts, resume=self._resume)

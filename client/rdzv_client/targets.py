@@ -6,6 +6,9 @@ from rdzv_client import endpoint
 from rdzv_client.endpoint import Endpoint
 from rdzv_client.reconnect import Reconnect
 
+Address = tuple[str, int]
+"""Of a server: numeric host and port."""
+
 
 class Targets:
     """The servers of one client. Pure.
@@ -22,6 +25,23 @@ class Targets:
         """The one that came to nothing last: it is another one's turn now, if there is another."""
         self._first: Endpoint | None = None
         """Tried before it is anybody's turn."""
+        self._reached: Address = ("", 0)
+        self._fell_silent: Address | None = None
+        """The one that said nothing any more; until one lets us in."""
+
+    def reached(self, host: str) -> bool:
+        """The attempt has led to a connection.
+
+        Args:
+            host: the address at the other end. The server that fell silent may be named otherwise by another
+                one than by the user.
+
+        Returns:
+            True if this server has just fallen silent, and another one says that it leads: that one may not
+            have noticed yet, and there is no time to wait long.
+        """
+        self._reached = host, self._at.port
+        return self._reached == self._fell_silent and len(self._endpoints) > 1
 
     def next(self, again: Reconnect) -> Endpoint:
         """The server for the attempt that begins now.
@@ -45,11 +65,11 @@ class Targets:
     def welcomed(self) -> None:
         """The last one let us in. When contact to it breaks it is asked first: mostly only the connection
         has gone, and the others would send us back to it."""
-        self._first, self._tried = self._at, None
+        self._first, self._tried, self._fell_silent = self._at, None, None
 
     def _silent(self) -> None:
         """The last one says nothing any more: it is the others' turn before its own."""
-        self._first, self._tried = None, self._at
+        self._first, self._tried, self._fell_silent = None, self._at, self._reached
 
     def _redirected(self, leader: str) -> None:
         """The last one stands by, and named who leads (HOST:PORT). That one is asked once; if it does not
@@ -61,5 +81,6 @@ class Targets:
 
     def _pass_by(self, one: Endpoint | None) -> None:
         """If it is the turn of this one, it is the next one's."""
-        if self._endpoints[self._turn % len(self._endpoints)] == one:
+        whose = self._endpoints[self._turn % len(self._endpoints)]
+        if one is not None and whose[:2] == one[:2]:  # a port is one, whether it was written or not
             self._turn += 1

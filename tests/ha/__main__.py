@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.e2e.conftest import Cluster
 from tests.e2e.kit import etcd
 from tests.e2e.kit.agents import Launcher
-from tests.e2e.kit.etcd import Etcd
+from tests.e2e.kit.etcd import Etcd, Member
 from tests.e2e.kit.proxy import Proxy
 from tests.e2e.kit.server import Server
 from tests.e2e.kit.wait import until
@@ -44,7 +44,7 @@ class Pair:
                 "--state", state, "--leader-lease", f"{LEASE_S}s", port=free_port()
             )
             self.ways[server] = proxies
-        self._store = store
+        self.store = store
 
     @property
     def endpoints(self) -> str:
@@ -57,6 +57,10 @@ class Pair:
             return next((one for one in self.ways if _role(one) == "leading"), None)
 
         return until(found, PATIENCE_S, "a server leads")
+
+    def etcd_leader(self) -> Member:
+        """The member of etcd that leads the others."""
+        return until(lambda: self.store.leader, PATIENCE_S, "etcd has a leader")
 
     def led(self) -> int:
         """How often one of them began to lead."""
@@ -85,40 +89,38 @@ def _role(server: Server) -> str:
     return ""
 
 
-def kill(pair: Pair, leader: Server) -> Callable[[], None]:
-    leader.kill()
-    return leader.start
+Deed = Callable[[], None]
 
 
-def pause(pair: Pair, leader: Server) -> Callable[[], None]:
-    leader.signal(signal.SIGSTOP)
-    return lambda: leader.signal(signal.SIGCONT)
+def kill(pair: Pair, leader: Server) -> tuple[Deed, Deed]:
+    return leader.kill, leader.start
 
 
-def cut(pair: Pair, leader: Server) -> Callable[[], None]:
-    for proxy in pair.ways[leader]:
-        proxy.freeze()
+def pause(pair: Pair, leader: Server) -> tuple[Deed, Deed]:
+    return lambda: leader.signal(signal.SIGSTOP), lambda: leader.signal(signal.SIGCONT)
+
+
+def cut(pair: Pair, leader: Server) -> tuple[Deed, Deed]:
+    def freeze() -> None:
+        for proxy in pair.ways[leader]:
+            proxy.freeze()
 
     def heal() -> None:
         for proxy in pair.ways[leader]:
             proxy.drop()
 
-    return heal
+    return freeze, heal
 
 
-def kill_etcd(pair: Pair, leader: Server) -> Callable[[], None]:
-    member = pair._store.leader
-    assert member is not None
-    member.kill()
-    return lambda: pair._store.start(member)
+def kill_etcd(pair: Pair, leader: Server) -> tuple[Deed, Deed]:
+    member = pair.etcd_leader()
+    return member.kill, lambda: pair.store.start(member)
 
 
-def pause_etcd(pair: Pair, leader: Server) -> Callable[[], None]:
+def pause_etcd(pair: Pair, leader: Server) -> tuple[Deed, Deed]:
     """It accepts connections, and answers nobody."""
-    member = pair._store.leader
-    assert member is not None
-    member.signal(signal.SIGSTOP)
-    return lambda: member.signal(signal.SIGCONT)
+    member = pair.etcd_leader()
+    return lambda: member.signal(signal.SIGSTOP), lambda: member.signal(signal.SIGCONT)
 
 
 OF_ETCD = {"etcd": kill_etcd, "etcd_pause": pause_etcd}
@@ -157,8 +159,9 @@ def started(folder: Path, agents: bool) -> Iterator[tuple[Cluster, Etcd, Pair]]:
 def play(pair: Pair, load: Load, kind: str, gaps: dict[str, list[tuple[float, float]]]) -> None:
     """One fault, until all clients are served again and the other server stands by."""
     leader, led = pair.leader(), pair.led()
-    at = time.monotonic()
-    undo = FAULTS[kind](pair, leader)
+    act, undo = FAULTS[kind](pair, leader)
+    at = time.monotonic()  # to look for etcd's leader takes a while
+    act()
     if kind not in OF_ETCD:
         until(lambda: pair.led() > led, PATIENCE_S, f"after {kind} another one leads")
     until(lambda: load.all_since(at + 0.05), PATIENCE_S, f"after {kind} all clients are served")
@@ -168,7 +171,7 @@ def play(pair: Pair, load: Load, kind: str, gaps: dict[str, list[tuple[float, fl
     gaps[kind].append((first - at, last - at))
     undo()
     if kind in OF_ETCD:
-        until(lambda: pair._store.leader is not None, PATIENCE_S, "etcd has a leader")
+        pair.etcd_leader()
     pair.standby_there()
 
 

@@ -1,6 +1,7 @@
 """What clients meet at a server that stands by: who leads, or a wait until somebody does.
 
-While the leader renews its lease, clients are told at once who it is. When it does not, they have mostly been with
+While the leader renews its lease, clients are told at once who it is; a server that does not know sends them on to the
+others. When it does not, they have mostly been with
 it and found it gone: they wait here until there is a new one, and learn of that in the moment it is known. So a
 thousand clients neither hammer the servers in between nor come late afterwards.
 """
@@ -53,7 +54,9 @@ class Standby:
         """Who leads, as HOST:PORT; empty if nobody does."""
         self._alive = False
         """It has renewed its lease lately."""
-        self._blind = False
+        self._blind = True
+        """It cannot say who leads: also before it has asked, which takes long where etcd is out of reach. A leader that
+        lost it has just become a standby then, and all its clients come here first."""
 
     def protocol(self) -> "Waiting":
         """A new connection's end."""

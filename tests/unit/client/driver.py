@@ -64,10 +64,10 @@ class Driver:
 
     # --- the network --------------------------------------------------------------------------
 
-    def connect(self) -> list[tuple[int, AnyRequest]]:
+    def connect(self, *, doubtful: bool = False) -> list[tuple[int, AnyRequest]]:
         """A connection comes about; returns the frames behind the preamble."""
         self.session.connecting()
-        self.session.connected(self.now, self.prover)
+        self.session.connected(self.now, self.prover, doubtful=doubtful)
         data = self.session.data_to_send()
         assert data.startswith(PREAMBLE), "a connection starts with the preamble"
         return self._read(data[len(PREAMBLE) :])

@@ -7,10 +7,10 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from rdzv_client import backoff, reconnect
+from rdzv_client import backoff, reconnect, session
 from rdzv_client.endpoint import Endpoint
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import Done, Error, Goodbye, HelloNode, Join
+from rdzv_proto.messages import Done, Error, Goodbye, Heartbeat, HelloNode, Join
 from tests.ports import free_port
 from tests.unit.client.driver import JOIN
 from tests.unit.client.fake_server import PATIENCE_S, FakeServer
@@ -73,6 +73,23 @@ def test_a_server_that_stands_by_is_left_for_the_one_that_leads(server: FakeServ
             server.peers[-1].cut()
             server.wait_for(HelloNode, 2)
             assert len(second.all(HelloNode)) == 1, "the leader is asked first when contact breaks"
+
+
+def test_a_leader_that_is_stopped_keeps_nobody_from_its_successor(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "HELLO_S", 10 * PATIENCE_S)
+    server.lease_ms = 300
+    with FakeServer() as second:
+        bye = Goodbye(code=ErrorCode.NOT_LEADER, message="it stands by", leader=server.address)
+        second.on(HelloNode, lambda hello: second.push(bye))
+        with engine_to(server.address, second.address) as made:
+            assert made.wait_connected(PATIENCE_S)
+            for kind in (HelloNode, Heartbeat):  # it is stopped, and the other one does not know
+                server.on(kind, None)
+            second.wait_for(HelloNode)
+            server.wait_for(HelloNode, 2)
+            second.wait_for(HelloNode, 2)
 
 
 def test_nobody_there_ends_with_the_endpoint_and_the_reason(server: FakeServer) -> None:

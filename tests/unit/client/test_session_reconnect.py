@@ -220,3 +220,22 @@ def test_nothing_behind_rubbish_is_believed() -> None:
     driver.session.received(driver.now, rubbish)
     assert driver.events() == []
     assert hello_id == 1
+
+
+@pytest.mark.parametrize(("lease_ms", "patience_s"), [(3000, 1.0), (15_000, 2.5)])
+def test_a_server_that_fell_silent_gets_a_sixth_of_the_lease_for_the_hello(
+    lease_ms: int, patience_s: float
+) -> None:
+    driver = Driver()
+    driver.welcome(lease_ms=lease_ms)
+    driver.drop()
+    driver.connect(doubtful=True)
+    driver.advance(patience_s - 0.01)
+    assert not driver.wants_out()
+    driver.advance(0.01)
+    assert driver.wants_out()
+    assert driver.session.last_error == f"no answer to the hello within {patience_s:g} s"
+    driver.hang_up()
+    driver.connect()
+    driver.advance(HELLO_S - 0.01)
+    assert not driver.wants_out(), "the next server has the usual time"

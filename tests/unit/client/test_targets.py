@@ -70,3 +70,35 @@ def test_after_the_one_that_let_us_in_has_failed_it_is_not_its_turn_at_once() ->
     assert order(targets, 1, ended(leader="b")) == ["b"]
     targets.welcomed()
     assert order(targets, 2) == ["b", "a"]
+
+
+def reached(targets: Targets, again: Reconnect | None = None) -> tuple[str, bool]:
+    """The next one, and whether it is doubted; a name stands for an address here."""
+    host = targets.next(again or ended()).host
+    return host, targets.reached({"a.example": "a"}.get(host, host))
+
+
+def test_one_that_has_fallen_silent_is_doubtful_when_another_says_that_it_leads() -> None:
+    targets = Targets(parse("a,b"))
+    assert reached(targets) == ("a", False)
+    targets.welcomed()
+    assert reached(targets, ended(silent=True)) == ("b", False)
+    assert reached(targets, ended(leader="a.example:29500")) == ("a.example", True)
+    assert reached(targets, ended(leader="a.example:29501")) == ("a.example", False)
+    assert reached(targets, ended(leader="b")) == ("b", False)
+    targets.welcomed()
+    assert reached(targets) == ("b", False)
+    assert reached(targets) == ("a", False), "what was before the last welcome is forgotten"
+
+
+def test_a_leader_s_port_is_the_one_that_was_left_out() -> None:
+    targets = Targets(parse("a,b"))
+    assert order(targets, 1) == ["a"]
+    assert order(targets, 2, ended(leader="b:29500")) == ["b", "a"]
+
+
+def test_one_alone_is_not_doubted_there_is_nothing_to_hurry_to() -> None:
+    targets = Targets(parse("a"))
+    reached(targets)
+    targets.welcomed()
+    assert reached(targets, ended(silent=True)) == ("a", False)

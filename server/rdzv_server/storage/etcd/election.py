@@ -123,8 +123,14 @@ class Election:
         return Term(int(found["create_revision"]), lease), lead
 
     async def keep(self, term: Term, lead: Lead) -> None:
-        """Renew the lease until the end of the lead, which this brings about if the lease is gone."""
+        """Renew the lease until the end of the lead, which this brings about if the lease is gone.
+
+        It is renewed at once when etcd has elected a leader of its own: that one makes every lease longer by the time
+        of an election (1 s), and if this server dies before it renews, its successor comes so much later.
+        """
+        elected = self._gateway.elected
         while not lead.over.is_set():
+            elected.clear()
             asked_at = time.monotonic()
             if lead.lapsed(asked_at):
                 return
@@ -140,7 +146,7 @@ class Election:
                 return
             lead.until = max(lead.until, asked_at + self._sure_s)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(lead.over.wait(), self._lease_s / 3)
+                await asyncio.wait_for(elected.wait(), self._lease_s / 3)
 
     async def resign(self, term: Term) -> None:
         """Let another one lead at once."""

@@ -75,6 +75,9 @@ class RefusedError(Exception):
 class Gateway:
     """All members of one etcd cluster. Used from one event loop.
 
+    Attributes:
+        elected: set when the members have a new leader of their own.
+
     Args:
         place: where they are.
         credentials: how to get in.
@@ -92,6 +95,9 @@ class Gateway:
         self._at = 0
         """The member that answered last."""
         self._token = ""
+        self.elected = asyncio.Event()
+        self._raft_term = 0
+        """Of etcd's own leader, the newest that was told."""
         self._attempt_s = min(ATTEMPT_S, lease_s / ATTEMPTS_IN_LEASE)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=credentials.context() or False),
@@ -172,7 +178,15 @@ class Gateway:
             if response.status != 200:
                 text = answer.get("message") or answer.get("error") or f"HTTP {response.status}"
                 raise RefusedError(int(answer.get("code", 0)), str(text))
+            self._note_term(answer)
             return answer
+
+    def _note_term(self, answer: dict[str, Any]) -> None:
+        header = answer.get("header") or answer.get("result", {}).get("header") or {}
+        term = int(header.get("raft_term", 0))
+        if 0 < self._raft_term < term:
+            self.elected.set()
+        self._raft_term = max(self._raft_term, term)
 
     def _words(self, error: BaseException) -> str:
         if isinstance(error, asyncio.TimeoutError):

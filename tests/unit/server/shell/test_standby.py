@@ -99,8 +99,18 @@ async def test_a_client_waits_for_a_new_leader_and_hears_of_it_at_once() -> None
         assert (await client.goodbye()).leader == "new:1"
 
 
+async def test_who_has_not_asked_etcd_yet_keeps_nobody() -> None:
+    """A leader that lost etcd is one: its clients are wanted elsewhere, within the time of their recovery."""
+    async with house() as there:
+        assert (await (await there.connect()).goodbye()).leader == ""
+        there.standby.told("", False)
+        await there.connect()
+        await until(lambda: bool(there.standby._waiting))
+
+
 async def test_a_server_that_cannot_ask_etcd_sends_everybody_on_to_the_others() -> None:
     async with house() as there:
+        there.standby.told("", False)
         client = await there.connect()
         await until(lambda: bool(there.standby._waiting))
         there.standby.blind()
@@ -114,6 +124,7 @@ async def test_a_server_that_cannot_ask_etcd_sends_everybody_on_to_the_others() 
 
 async def test_when_this_server_leads_those_who_wait_are_sent_to_itself() -> None:
     async with house() as there:
+        there.standby.told("", False)
         client = await there.connect()
         await until(lambda: bool(there.standby._waiting))
         there.standby.lead()
@@ -125,6 +136,7 @@ async def test_nobody_waits_longer_than_its_patience_with_a_hello(
 ) -> None:
     monkeypatch.setattr(module, "HOLD_S", (0.05, 0.05))
     async with house() as there:
+        there.standby.told("", False)
         bye = await (await there.connect()).goodbye()
         assert bye.leader == ""
         assert bye.retry_after_ms == module.RETRY_AFTER_MS

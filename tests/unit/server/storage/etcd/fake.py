@@ -1,5 +1,6 @@
 """The part of etcd that the store needs, in memory: and answers that are lost, and writes that arrive late."""
 
+import asyncio
 import base64
 import itertools
 from collections import deque
@@ -32,6 +33,7 @@ class FakeGateway:
         rows: what is stored.
         faults: what happens to the next transactions: "" done, "lost" done and the answer lost, "refused" not done,
             "late" not done yet (see `arrive`).
+        renewals: of leases, so far.
         written: names of keys that transactions put or deleted, one set each.
     """
 
@@ -44,6 +46,8 @@ class FakeGateway:
         self.operations_most = self.bytes_most = 0
         self.leases: dict[str, float] = {}
         self._lease_ids = itertools.count(100)
+        self.elected = asyncio.Event()
+        self.renewals = 0
 
     async def call(self, path: str, body: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
         assert deadline_s > 0
@@ -60,6 +64,7 @@ class FakeGateway:
                 self.expire(body["ID"])
                 return {}
             case "lease/keepalive":
+                self.renewals += 1
                 ttl = self.leases.get(body["ID"])
                 return {
                     "result": {"ID": body["ID"]} | ({} if ttl is None else {"TTL": str(int(ttl))})

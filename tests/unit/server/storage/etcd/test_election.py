@@ -132,6 +132,21 @@ async def test_while_it_is_renewed_it_goes_on() -> None:
     await asyncio.wait_for(keeping, PATIENCE_S)
 
 
+async def test_it_is_renewed_at_once_when_etcd_has_a_new_leader_of_its_own() -> None:
+    """That one has made it longer, by as much as a successor would have to wait."""
+    etcd = FakeGateway()
+    election = Election(cast("Gateway", etcd), PLACE, "a:1", 3000, set())
+    term, lead = await win(election)
+    keeping = asyncio.create_task(election.keep(term, lead))
+    await until(lambda: etcd.renewals == 1)
+    etcd.elected.set()
+    await until(lambda: etcd.renewals == 2)
+    lead.end("the test is over")
+    etcd.elected.set()
+    await asyncio.wait_for(keeping, PATIENCE_S)
+    assert etcd.renewals == 2
+
+
 def test_a_server_alone_leads_for_ever() -> None:
     lead = Lead()
     assert not lead.lapsed(time.monotonic() + 1e9)

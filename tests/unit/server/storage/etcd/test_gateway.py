@@ -172,3 +172,20 @@ async def test_a_text_from_etcd_cannot_forge_a_line(tmp_path: Path) -> None:
             await gateway.call("kv/txn", {}, 5.0)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
+
+
+async def test_a_new_leader_among_the_members_is_noticed_in_whatever_they_answer() -> None:
+    def in_term(term: int, *, inside: str = "") -> Answer:
+        header: dict[str, object] = {"header": {"raft_term": str(term)}}
+        told = {inside: header} if inside else header
+        return lambda request, body: web.json_response(told)
+
+    async with members(1) as (made, gateway):
+        for term, new in ((4, False), (4, False), (5, True), (4, False), (5, False)):
+            made.answer[0] = in_term(term)
+            await gateway.call("kv/range", {}, 5.0)
+            assert gateway.elected.is_set() == new, term
+            gateway.elected.clear()
+        made.answer[0] = in_term(6, inside="result")
+        await gateway.call("lease/keepalive", {}, 5.0)
+        assert gateway.elected.is_set()
