@@ -37,6 +37,10 @@ BARRIER_S = 4.0
 TURN_S_MAX = 2.0
 """Between two turns of a lane."""
 
+KEY_TURN_S_MAX = 4.0
+"""The same for keys, of which there are nine lanes to two of barriers: half of all that is played is theirs all the same,
+and what a second of two cores is for is faults."""
+
 TOKEN_BYTES = 8
 Place = tuple[str, Fence, str]
 """Run, fence and name of a barrier."""
@@ -146,19 +150,21 @@ class Meetings:
             self._lane(lambda: self._be_a_stranger(pair), once=True)
         for fence in (mine.fence, None):
             for act in (self._append, self._add, self._swap, self._read):
-                self._lane(lambda act=act, fence=fence: act(fence))  # type: ignore[misc]
-        self._lane(self._delete)
+                self._lane(lambda act=act, fence=fence: act(fence), KEY_TURN_S_MAX)  # type: ignore[misc]
+        self._lane(self._delete, KEY_TURN_S_MAX)
 
-    def _lane(self, act: Callable[[], None], *, once: bool = False) -> None:
-        self._clock.after(self._rng.uniform(0.1, TURN_S_MAX), lambda: self._turn(act, once))
+    def _lane(
+        self, act: Callable[[], None], turn_s_max: float = TURN_S_MAX, *, once: bool = False
+    ) -> None:
+        def turn() -> None:
+            if not self._agent.runs(self._mine):
+                return
+            if not self._agent.client.frozen:
+                act()
+            if not once:
+                self._lane(act, turn_s_max)
 
-    def _turn(self, act: Callable[[], None], once: bool) -> None:
-        if not self._agent.runs(self._mine):
-            return
-        if not self._agent.client.frozen:
-            act()
-        if not once:
-            self._lane(act)
+        self._clock.after(self._rng.uniform(0.1, turn_s_max), turn)
 
     # --- barriers -----------------------------------------------------------------------------
 

@@ -107,10 +107,12 @@ class Rules:
         if failure is None:
             return
         if failure.code == ErrorCode.FENCED:
-            met = self._world.server.met
-            others = (o for o in self._world.agents if o.node_id == agent.node_id)
-            mine = met.get(agent.incarnation, 0)
-            if not any(met.get(other.incarnation, 0) > mine for other in others):
+            others = [o.incarnation for o in self._world.agents if o.node_id == agent.node_id]
+            if not any(
+                met.get(other, 0) > met.get(agent.incarnation, 0)
+                for met in self._world.server.met_by_start
+                for other in others
+            ):
                 raise ViolationError(f"S5: {agent.label} was fenced, and by no newer process")
         elif failure.code != ErrorCode.CONNECTION_LOST:
             raise ViolationError(f"T5: {agent.label} was turned away: {failure.message}")

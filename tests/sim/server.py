@@ -99,6 +99,8 @@ class SimServer:
         """What waits in the kernel, and whose it is."""
         self.met: dict[bytes, int] = {}
         """Processes in the order in which they got a session, as far as the server remembers them."""
+        self.met_by_start: list[dict[bytes, int]] = []
+        """The same for each start, the last one included: a process that slept hears late what an earlier one said."""
         self._hellos = 0
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
@@ -110,9 +112,11 @@ class SimServer:
         self._lives: dict[str, int] = {}
         self._over: set[str] = set()
         self._steps = 0
+        self._timer = 0
+        """Number of the timer that is set; those before it were cancelled."""
+        self._fires_at: float | None = None
         self.up = False
         self.start()
-        self._beat()
 
     def start(self) -> None:
         """A start, without memory or with what was stored."""
@@ -132,6 +136,7 @@ class SimServer:
         self.up = True
         if stored:
             self._apply(self.core.resume(self._clock.now, stored))
+        self._arm()
         self._remember_processes()
 
     def _remember_processes(self) -> None:
@@ -141,6 +146,7 @@ class SimServer:
         known |= {lost.incarnation for lost in tables.lost.values()}
         known |= {incarnation for _, _, incarnation in tables.superseded}
         self.met = {one: order for one, order in self.met.items() if one in known}
+        self.met_by_start.append(self.met)
 
     def _new_epoch(self) -> int:
         """As `rdzv_server.shell.stored.new_epoch` does."""
@@ -155,6 +161,7 @@ class SimServer:
     def crash(self) -> None:
         """The process dies: every connection breaks, and all memory is gone."""
         self.up = False
+        self._timer, self._fires_at = self._timer + 1, None
         self.ledger.crash()
         for peer in list(self.peers.values()):
             peer.link.reset()
@@ -269,10 +276,22 @@ class SimServer:
 
     # --- time and effects ---------------------------------------------------------------------
 
-    def _beat(self) -> None:
-        if self._clock.now >= self.stalled_until:
+    def _arm(self) -> None:
+        """As `rdzv_server.shell.timer` does: one timer, at the next deadline, and at least once a tick."""
+        now = self._clock.now
+        due = self.core.next_deadline()
+        at = now + TICK_S if due is None else min(now + TICK_S, due)
+        if self._fires_at is None or at < self._fires_at:
+            self._timer, self._fires_at = self._timer + 1, at
+            number = self._timer
+            self._clock.at(at, lambda: self._fire(number))
+
+    def _fire(self, number: int) -> None:
+        if number != self._timer:
+            return
+        self._fires_at = None
+        if self._clock.now >= self.stalled_until:  # else it fires when the process runs again
             self._tick()
-        self._clock.after(TICK_S, self._beat)
 
     def _tick(self) -> None:
         if self.up:
@@ -290,9 +309,7 @@ class SimServer:
         self._steps += 1
         if self.disk is not None and self._steps % STORED_CHECK_EVERY == 0 and self.ledger.clean:
             check_stored(tables, self.disk.stored)
-        due = self.core.next_deadline()
-        if due is not None and due < self._clock.now + TICK_S:
-            self._clock.at(due, lambda: self._enter(b"", self._tick))
+        self._arm()
 
     def _lost_node(self, incarnation: bytes) -> None:
         whole = {p.incarnation for p in self.peers.values() if p.link.up.empty}

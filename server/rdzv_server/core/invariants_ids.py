@@ -30,7 +30,7 @@ def check_record(tables: Tables, record: Record) -> None:
     for number, rank in record.ranks.items():
         assert not rank.fetched or complete, f"S20: {name}: rank {number} has ids too early"
         assert number in record.of_session[rank.session_id], "ranks and sessions disagree"
-    ready = sum(rank.ready for rank in record.ranks.values())
+    ready = sum([rank.ready for rank in record.ranks.values()])
     assert record.unready == record.shape.nranks - ready > 0, f"{name} is spent, unnoticed"
 
 
@@ -45,15 +45,20 @@ def check_slots(tables: Tables) -> None:
 
 def check_secrets(tables: Tables, effects: list[Effect]) -> None:
     """Ids go to those who asked for them and to nobody else (S20, S22)."""
-    published = [r for r in _active(tables) if r.state is State.PUBLISHED]
-    secrets = [raw for record in _active(tables) for raw in record.ids if raw]
+    active = _active(tables)
+    secrets = [raw for record in active for raw in record.ids if raw]
     for effect in effects:
         message = effect.message if isinstance(effect, Send | Release) else None
         if isinstance(message, NcclIds):
             if message.ids:
-                assert any(r.ids == message.ids for r in published), "S20: ids of no communicator"
+                whose = [record for record in active if record.ids == message.ids]
+                assert any(record.state is State.PUBLISHED for record in whose), (
+                    "S20: ids of no communicator"
+                )
             continue
-        text = repr(effect).replace("\\\\", "\\") if secrets else ""
+        if not secrets:
+            continue
+        text = repr(effect).replace("\\\\", "\\")
         for raw in secrets:
             shown = repr(raw[:8])[2:-1]
             assert shown not in text, "S22: an id leaves in something else than its answer"
@@ -61,10 +66,13 @@ def check_secrets(tables: Tables, effects: list[Effect]) -> None:
     if not secrets:
         return  # there is none that could have been recorded in this step
     for session in tables.sessions.values():
-        for reply in session.replies.values():
-            assert not isinstance(reply, NcclIds), "S22: ids among the recorded replies"
+        kinds = map(type, session.replies.values())
+        assert NcclIds not in kinds, "S22: ids among the recorded replies"
 
 
 def _active(tables: Tables) -> list[Record]:
-    generations = [run.generation for run in tables.runs.values() if run.generation is not None]
-    return [record for generation in generations for record in generation.ids.active()]
+    active: list[Record] = []
+    for run in tables.runs.values():
+        if run.generation is not None:
+            active += run.generation.ids.active()
+    return active
