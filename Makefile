@@ -65,7 +65,7 @@ unit: $(VENV)/ready-test  ## the quick tests: no server, no agents, no root
 sim: $(VENV)/ready-test  ## the simulator over many seeds, in every mode (SEEDS=0-1999)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --all --ledger
 
-sim-mutants: $(VENV)/ready-test  ## faults put in on purpose: each must be found (15 minutes)
+sim-mutants: $(VENV)/ready-test  ## faults put in on purpose: each must be found (5 minutes)
 	@$(BIN)/python -m tests.sim --seeds 0-999 --mutants
 
 sim-determinism: $(VENV)/ready-test  ## the same seeds under two hash seeds of Python are the same histories

@@ -13,6 +13,24 @@ COMPLAIN_S = 5.0
 REDIRECT_S = 1.0
 """A client is sent on at once so often; less than a server that stands by lets it wait (`HOLD_S` there)."""
 
+HELLO_S = 5.0
+"""A server that accepts but does not answer a hello (and our proof) within this time is none, or stalled."""
+
+DOUBTFUL_HELLO_S = 1.0
+"""The same for a server that has just fallen silent, or a sixth of the lease, whichever is longer. Half of the lease
+went by until that was noticed; who waits five seconds more for a leader that is stopped, while its successor takes
+over, is lost there (python -m tests.ha)."""
+
+
+def hello_s(lease_s: float, *, doubtful: bool) -> float:
+    """Patience with a hello, in seconds.
+
+    Args:
+        lease_s: of the session.
+        doubtful: this server has just fallen silent, and there are others.
+    """
+    return max(DOUBTFUL_HELLO_S, lease_s / 6) if doubtful else HELLO_S
+
 
 class Reconnect:
     """Plans connection attempts. Pure; times are monotonic seconds.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from rdzv_client.heartbeat import Heartbeats
 from rdzv_client.inflight import InFlight
 from rdzv_client.proving import Prover, unauthenticated
-from rdzv_client.reconnect import Reconnect
+from rdzv_client.reconnect import Reconnect, hello_s
 from rdzv_client.session_events import Answered, Event, State, StateChanged, Unreachable
 from rdzv_client.watch import Watch
 from rdzv_client.wire import Hello, Wire
@@ -46,14 +46,6 @@ from rdzv_proto.messages import (
     ViewChanged,
     Welcome,
 )
-
-HELLO_S = 5.0
-"""A server that accepts but does not answer a hello (and our proof) within this time is none, or stalled."""
-
-DOUBTFUL_HELLO_S = 1.0
-"""The same for a server that has just fallen silent, or a sixth of the lease, whichever is longer. Half of the lease
-went by until that was noticed; who waits five seconds more for a leader that is stopped, while its successor takes
-over, is lost there (python -m tests.ha)."""
 
 
 class Session:
@@ -96,7 +88,7 @@ class Session:
         self._attempts = 0
         self._hello_id = 0
         self._prover = Prover()
-        self._hello_s = HELLO_S
+        self._hello_s = 0.0
         self._hello_until: float | None = None
         self._resume: Resume | None = None
         self._beats = Heartbeats()
@@ -172,13 +164,9 @@ class Session:
     def connected(
         self, now: float, prover: Prover | None = None, *, doubtful: bool = False
     ) -> None:
-        """The connection stands: introduce ourselves, with proof if that is asked for.
-
-        Args:
-            doubtful: this server has just fallen silent, and there are others (`Targets.reached`).
-        """
+        """The connection stands: introduce ourselves, with proof if that is asked for (`doubtful`: see `hello_s`)."""
         self._prover = prover or Prover()
-        self._hello_s = max(DOUBTFUL_HELLO_S, self.lease_s / 6) if doubtful else HELLO_S
+        self._hello_s = hello_s(self.lease_s, doubtful=doubtful)
         self._out = [self.wire.opened()]
         self.last_error = f"{self.where} accepted the connection but does not answer: is it rdzv?"
         self._say_hello(now)
@@ -230,7 +218,7 @@ class Session:
         elif self.state is State.SUSPENDED:
             again = self.reconnect
             if now >= again.give_up_at:
-                self._give_up(now)
+                self._over(again.given_up(now, self.where, self.last_error))
             elif now >= again.complain_at:
                 again.complained(now)
                 elapsed = now - again.away_since
@@ -376,9 +364,6 @@ class Session:
         row = info(goodbye.code)
         if row.retry is Retry.NO and row.code is not ErrorCode.SUPERSEDED:
             self._over(Error(code=goodbye.code, message=goodbye.message, action=row.action))
-
-    def _give_up(self, now: float) -> None:
-        self._over(self.reconnect.given_up(now, self.where, self.last_error))
 
     def _over(self, why: Error) -> None:
         self.state, self.failure = State.OVER, why

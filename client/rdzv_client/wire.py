@@ -34,6 +34,8 @@ class Wire:
     def __init__(self, spoken: Spoken | None = None) -> None:
         self._spoken = spoken or agreement.SPOKEN
         self._codec = self._spoken.oldest
+        self._settled = False
+        """The server has chosen a version."""
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT)
         self._first = b""
         """Bytes of this connection."""
@@ -45,7 +47,7 @@ class Wire:
 
     def opened(self) -> bytes:
         """A connection stands; returns its first bytes."""
-        self._codec = self._spoken.oldest
+        self._codec, self._settled = self._spoken.oldest, False
         self._frames, self._first = FrameBuffer(limits.FRAME_BYTES_MAX_CLIENT), b""
         return preamble(self._codec.version)
 
@@ -97,6 +99,8 @@ class Wire:
                 continue
             if isinstance(message, Welcome):
                 self._settle(codec.version_of(body))
+            elif self._settled and not self._codec.wrote(body):
+                raise codec.confused(body, self.version)
             return len(body), request_id, message
         return None
 
@@ -117,4 +121,4 @@ class Wire:
             raise MalformedError(
                 f"it chose protocol version {version}; this client speaks {self._spoken}"
             )
-        self._codec = found
+        self._codec, self._settled = found, True

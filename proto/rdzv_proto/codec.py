@@ -85,6 +85,10 @@ class Codec:
         itself; a reply without its request cannot be."""
         return kind in self._ops
 
+    def wrote(self, body: bytes) -> bool:
+        """A frame body that was decoded is of this version; asked of all behind a welcome."""
+        return body[1] == self.version or version_of(body) == self.version
+
     def encode(self, request_id: int, message: Message) -> bytes:
         """A whole frame, length prefix included. Pushes have request id 0."""
         op = self._ops[type(message)]
@@ -167,6 +171,19 @@ class Codec:
             raise MalformedError(f"bad {op}: {error}", request_id) from None
         up = self._up.get(op)
         return request_id, message if up is None else up(message)
+
+
+def confused(body: bytes, agreed: int, request_id: int = 0) -> MalformedError:
+    """What is wrong with a frame of another version than the one that both sides agreed on: its fields may mean
+    something else there.
+
+    Args:
+        body: of the frame.
+        agreed: what was agreed on.
+        request_id: whose answer the error is.
+    """
+    text = f"a frame of protocol version {version_of(body)}, where version {agreed} was agreed on"
+    return MalformedError(text, request_id)
 
 
 def version_of(body: bytes) -> int:

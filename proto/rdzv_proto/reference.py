@@ -61,6 +61,7 @@ _SKEW = """\
 - Within a version, fields and operations are only ever added: unknown fields are ignored, unknown pushes too, and
   an unknown operation is an ordinary error. The frames of a version never change.
 - A server of version N serves clients of N and N − 1, and a client of N speaks with servers of N and N − 1. So either side may be upgraded first, one version at a time.
+- All frames behind the `welcome` are in its version; a request in another one is answered with `error` MALFORMED.
 - `hello_*`, `authenticate`, `welcome`, `error` and `goodbye` have the same form in all versions.
 - `rdzv status` shows the versions of the server, and of the nodes that are behind it.
 """

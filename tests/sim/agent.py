@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rdzv_client.session_events import Event, State, StateChanged
+from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import Token
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
@@ -73,6 +74,7 @@ class Agent:
         node_id: of an earlier process whose place it takes; empty: one of its own.
         token: proves who this is, where the server asks for it.
         late_s: of its first connection, see `Client`.
+        spoken: versions of the protocol; None: the present one.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Agent:
         restarts: int = 0,
         token: Token | None = None,
         late_s: tuple[float, float] | None = None,
+        spoken: Spoken | None = None,
     ) -> None:
         self.world, self.name, self.run, self.policy = world, name, run, policy
         self.node_id = node_id or f"{name}-{process}"
@@ -113,7 +116,9 @@ class Agent:
             incarnation=self.incarnation,
             lease_ms=round(LEASE_S * 1000),
         )
-        self.client = Client(hello, world.clock, world.rng, world.server, self._event, token=token)
+        self.client = Client(
+            hello, world.clock, world.rng, world.server, self._event, token=token, spoken=spoken
+        )
         self.client.late_s = late_s
         self._join()
         self.client.start()

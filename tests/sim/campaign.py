@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from tests import nextversion
 from tests.sim.world import Mode, World
 
 CHUNK = 8
@@ -45,6 +46,8 @@ class Outcome:
     reads: int = 0
     ids: int = 0
     """Unique ids that were handed out."""
+    later: int = 0
+    """Connections in the next version of the protocol."""
     took_s: tuple[float, ...] = ()
     """Of liveness: until each healed core had passed a barrier."""
     lines: tuple[str, ...] = field(default=(), repr=False)
@@ -76,6 +79,7 @@ def outcome(case: Case, world: World, violation: str) -> Outcome:
         world.ledger.acknowledged,
         world.ledger.reads,
         world.id_ledger.delivered,
+        world.server.agreed[nextversion.V2.number],
         tuple(core.took_s for core in world.cores if core.took_s is not None),
         tuple(world.lines),
     )
@@ -126,6 +130,7 @@ class Totals:
     appends: int = 0
     reads: int = 0
     ids: int = 0
+    later: int = 0
     took_s: list[float] = field(default_factory=list)
     violations: list[Outcome] = field(default_factory=list)
 
@@ -133,6 +138,7 @@ class Totals:
         self.seeds += 1
         for name in (
             "events", "faults", "virtual_s", "generations", "releases", "failures", "appends", "reads", "ids",
+            "later",
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(one, name))
         self.took_s.extend(one.took_s)
@@ -145,7 +151,7 @@ class Totals:
         text = (
             f"{self.seeds} seeds, {self.events} events, {self.faults} faults, {self.generations} generations, "
             f"{self.releases} releases and {self.failures} failures of barriers told, {self.appends} appends and "
-            f"{self.reads} reads of them, {self.ids} unique ids, {self.virtual_s:.0f} virtual s in {wall_s:.1f} s "
+            f"{self.reads} reads of them, {self.ids} unique ids, {self.later} connections in the next protocol version, {self.virtual_s:.0f} virtual s in {wall_s:.1f} s "
             f"({self.events / wall_s * 60:.2g} events a minute, {self.virtual_s / wall_s:.0f} virtual s a second); "
             f"{len(self.violations)} violations"
         )

@@ -8,6 +8,7 @@ from rdzv_client.proving import Prover
 from rdzv_client.session import Session
 from rdzv_client.session_events import Answered, Event, State, StateChanged
 from rdzv_client.wire import Hello
+from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import NONCE_BYTES, Token
 from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin
 from tests.sim.net import Clock, Link, Pipe
@@ -27,6 +28,7 @@ class Client:
         token: proves who this is; None: it has none.
         rng: of this process's own draws.
         reconnect_timeout_s: how long it tries after it lost contact.
+        spoken: versions of the protocol; None: the present one.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Client:
         *,
         token: Token | None = None,
         reconnect_timeout_s: float = 30.0,
+        spoken: Spoken | None = None,
     ) -> None:
         self._clock, self._rng, self._server, self._event = clock, rng, server, event
         self._token = token
@@ -57,7 +60,9 @@ class Client:
         self._asked: dict[int, Callable[[AnyReply], None]] = {}
         self._wakes_at = float("inf")
         self._pumping = False
-        self.session = Session(hello, rng, clock.now, reconnect_timeout_s=reconnect_timeout_s)
+        self.session = Session(
+            hello, rng, clock.now, reconnect_timeout_s=reconnect_timeout_s, spoken=spoken
+        )
 
     def start(self) -> None:
         """Connect; requests may have been made before."""
@@ -186,7 +191,7 @@ class Client:
         link = Link()
         link.down = Pipe(
             clock, self._rng,
-            lambda data: self.when_running(lambda: self._received(data)),
+            lambda data: self.when_running(lambda: self._received(link, data)),
             lambda reason: self.when_running(lambda: self._dropped(link, reason)),
         )  # fmt: skip
         link.up = Pipe(
@@ -221,9 +226,10 @@ class Client:
         self.session.disconnected(self._clock.now, "no answer to the connection attempt")
         self._pump()
 
-    def _received(self, data: bytes) -> None:
-        self.session.received(self._clock.now, data)
-        self._pump()
+    def _received(self, link: Link, data: bytes) -> None:
+        if self.link is link:  # nothing is read from a socket that is closed
+            self.session.received(self._clock.now, data)
+            self._pump()
 
     def _dropped(self, link: Link, reason: str) -> None:
         if self.link is link:

@@ -2,26 +2,29 @@
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from rdzv_proto import codec, limits
+from rdzv_proto import agreement
+from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import Token
-from rdzv_proto.framing import PREAMBLE_BYTES, FrameBuffer
 from rdzv_proto.messages import (
     Alive,
     AnyPush,
     AnyReply,
     AnyRequest,
     Error,
+    HelloAdmin,
     HelloNode,
+    HelloWorker,
     Welcome,
 )
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.events import (
+    Agreed,
     Broadcast,
     Close,
     CloseListener,
@@ -47,24 +50,13 @@ from tests.lab import check_stored
 from tests.sim.disk import Disk, SimLedger
 from tests.sim.gate import SimGate
 from tests.sim.net import Clock, Link
+from tests.sim.peer import Peer
 
 WALL_MS = 1_700_000_000_000
 """What the clock on the wall shows at the beginning."""
 
 STORED_CHECK_EVERY = 64
 """Steps between two comparisons of what is stored with the whole state, which takes long."""
-
-
-@dataclass(eq=False)
-class Peer:
-    """The server's end of a connection."""
-
-    link: Link
-    incarnation: bytes
-    """Of the process at the other end; empty: a tool."""
-    frames: FrameBuffer
-    greeted: int = 0
-    """Bytes of the preamble that have come."""
 
 
 class SimServer:
@@ -74,6 +66,7 @@ class SimServer:
         lost: told of every process whose session expires, and whether something of it lay unread.
         disk: what the server stores outlives it; None: it forgets everything.
         tokens: in force; none: everybody may come in.
+        spoken: which versions of the protocol each start of it speaks, counted from 1.
     """
 
     def __init__(
@@ -86,7 +79,11 @@ class SimServer:
         disk: Disk | None = None,
         tokens: Iterable[Token] = (),
         settings: Settings | None = None,
+        spoken: Callable[[int], Spoken] = lambda start: agreement.SPOKEN,
     ) -> None:
+        self._spoken = spoken
+        self.agreed: Counter[int] = Counter()
+        """Connections, by the version that is spoken on them."""
         self._clock, self._trace, self._node_lost = clock, trace, lost
         self.disk = disk
         self._settings = settings or Settings()
@@ -204,7 +201,7 @@ class SimServer:
     def accept(self, link: Link, incarnation: bytes) -> int:
         self._next_conn += 1
         conn = self._next_conn
-        self.peers[conn] = Peer(link, incarnation, FrameBuffer(limits.FRAME_BYTES_MAX))
+        self.peers[conn] = Peer(link, incarnation, self._spoken(self._starts))
         self._enter(b"", lambda: self._opened(conn))
         return conn
 
@@ -230,21 +227,24 @@ class SimServer:
         peer = self.peers.get(conn)
         if peer is None or not self.up:
             return
-        skip = min(PREAMBLE_BYTES - peer.greeted, len(data))
-        peer.greeted += skip
-        peer.frames.feed(data[skip:])
+        peer.feed(data)
         self.core.begin(self._clock.now)
-        while conn in self.peers and (body := peer.frames.pop()) is not None:
-            request_id, message = codec.decode_request(body)
+        for request_id, message, body in peer.requests():
             self._trace(f"server <- {conn} {request_id} {message.op}")
-            told = self._gate.admit(conn, message, bytes(body))
+            if isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+                version = peer.agree(message, body)
+                self.agreed[version] += 1
+                self._apply(self.core.handle(self._clock.now, Agreed(conn, version)))
+            told = self._gate.admit(conn, message, body)
             if isinstance(told, Identified):
                 self._apply(self.core.handle(self._clock.now, told))
                 self._request(conn, request_id, self._gate.hello(conn))
             elif isinstance(told, Welcome | Error):
-                self._write(conn, codec.encode(request_id, told))
+                peer.say(request_id, told)
             else:
                 self._request(conn, request_id, told)
+            if conn not in self.peers:
+                break
 
     def _request(self, conn: int, request_id: int, message: AnyRequest) -> None:
         reply = self.core.request(conn, request_id, message)
@@ -261,7 +261,7 @@ class SimServer:
         if reply is None:
             self._apply(self.core.outcome(), run_id)
         elif isinstance(reply, Alive):
-            self._write(conn, codec.encode(request_id, reply))
+            self._say(conn, request_id, reply)
             self.monitor.check(self.core.tables, run_id)
         else:
             self._apply([Send(conn, request_id, reply)], run_id)
@@ -338,18 +338,16 @@ class SimServer:
     def _speak(self, effect: Send | Broadcast | Release | Close) -> None:
         match effect:
             case Send(conn, request_id, message):
-                self._write(conn, codec.encode(request_id, self._welcome(conn, message)))
+                self._say(conn, request_id, self._welcome(conn, message))
             case Broadcast(conns, push):
-                frame = codec.encode(0, push)
                 for conn in conns:
-                    self._write(conn, frame)
+                    self._say(conn, 0, push)
             case Release(to, reply):
-                tail = codec.encode_tail(reply)
                 for conn, request_id in to:
-                    self._write(conn, codec.frame(request_id, tail))
+                    self._say(conn, request_id, reply)
             case Close(conn, goodbye):
                 if goodbye is not None:
-                    self._write(conn, codec.encode(0, goodbye))
+                    self._say(conn, 0, goodbye)
                 peer = self.peers.pop(conn, None)
                 if peer is not None:
                     peer.link.down.close("closed by the server")
@@ -383,7 +381,7 @@ class SimServer:
         self._trace(f"listener {event}")
         self._apply(self.core.handle(self._clock.now, event))
 
-    def _write(self, conn: int, data: bytes) -> None:
+    def _say(self, conn: int, request_id: int, message: AnyReply | AnyPush) -> None:
         peer = self.peers.get(conn)
         if peer is not None:
-            peer.link.down.send(data)
+            peer.say(request_id, message)

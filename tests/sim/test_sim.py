@@ -41,6 +41,7 @@ def test_no_seed_breaks_a_rule(mode: Mode, first: int) -> None:
     assert totals.releases > SLICE
     assert totals.reads > 10 * SLICE
     assert totals.ids > SLICE
+    assert totals.later > SLICE
 
 
 @pytest.mark.parametrize("path", KEPT, ids=[path.stem for path in KEPT])

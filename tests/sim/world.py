@@ -11,9 +11,11 @@ import hashlib
 import random
 from collections.abc import Callable
 
+from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import EVERYTHING, SECRET_BYTES, Grant, Scope, Token
 from rdzv_proto.messages import Policy
 from rdzv_server.core.settings import Settings
+from tests import nextversion
 from tests.sim import faults
 from tests.sim.agent import JOIN_S, LEASE_S, Agent
 from tests.sim.communicators import IdLedger
@@ -39,6 +41,9 @@ LATE_FIRST = 0.1
 """Part of the processes whose first connection breaks before its welcome comes, or soon after."""
 
 FAULTS_PER_S = 0.7
+
+MIXED = 0.3
+"""Part of the histories in which two versions of the protocol meet."""
 
 
 class Mode(enum.Enum):
@@ -81,6 +86,7 @@ class World:
         guarded = self.rng.random() < 0.25
         self.master = Token(EVERYTHING, self.rng.randbytes(SECRET_BYTES)) if guarded else None
         """Of a server that asks for proof."""
+        self._mixed = random.Random(f"versions {seed}").random() < MIXED
         self.agents: list[Agent] = []
         self.recorder = Recorder()
         self.rules = Rules(self)
@@ -89,6 +95,7 @@ class World:
             disk=Disk(random.Random(f"disk {seed}")) if durable else None,
             tokens=() if self.master is None else (self.master,),
             settings=Settings(run_keep_s=self.rng.choice((1.0, 5.0, 600.0))),
+            spoken=lambda start: self._spoken(f"start {start}"),
         )  # fmt: skip
         self.ledger = Ledger(self.server.life)
         self.id_ledger = IdLedger()
@@ -148,7 +155,7 @@ class World:
         late_s = faults.late_times(rng) if rng.random() < LATE_FIRST else None
         agent = Agent(
             self, name, run, policy, node_id=node_id, process=self.processes, restarts=self.rng.randint(0, 2),
-            token=token, late_s=late_s,
+            token=token, late_s=late_s, spoken=self._spoken(f"process {self.processes}"),
         )  # fmt: skip
         self.agents.append(agent)
         return agent
@@ -167,6 +174,12 @@ class World:
         )
         for i in range(high + rng.randint(-1, 1)):
             self.clock.after(rng.uniform(0, 3), self.starter(run, f"{run}-node{i}", policy))
+
+    def _spoken(self, whose: str) -> Spoken:
+        """Versions of the protocol that a start of the server, or a process, speaks: in some histories half of them
+        are of the next release, so that there are upgrades, and ways back."""
+        later = self._mixed and random.Random(f"{whose} of {self.seed}").random() < 0.5
+        return nextversion.BOTH if later else nextversion.ONLY_1
 
     def starter(self, run: str, name: str, policy: Policy, node_id: str = "") -> Callable[[], None]:
         """Starts it, when it is called."""

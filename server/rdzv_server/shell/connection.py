@@ -249,6 +249,8 @@ class Connection(Framed):
             return
         if not self.greeted:
             self._before_welcome(request_id, message, body)
+        elif not self.codec.wrote(body):
+            self._malformed(codec.confused(body, self.codec.version, request_id))
         else:
             self._server.received(self, request_id, message)
 

@@ -5,6 +5,7 @@ from typing import Any
 from rdzv_client.inflight import InFlight
 from rdzv_client.session import Session
 from rdzv_client.watch import Watch
+from rdzv_client.wire import Wire
 from rdzv_proto import codec
 from rdzv_proto.messages import Error, View, Welcome
 from tests.sim.mutants.mutant import Collection, Patch
@@ -84,3 +85,9 @@ def nothing_sent_again(patch: Patch) -> None:
 def epochs_are_compared(patch: Patch) -> None:
     """a generation of a server whose clock is behind is taken for an old one"""
     patch(Watch, "_older", lambda watch, fence, mine: fence < mine)
+
+
+@mutant("S34")
+def version_not_settled(patch: Patch) -> None:
+    """a client goes on in the oldest version when the server has chosen a newer one"""
+    patch(Wire, "_settle", lambda wire, version: None)

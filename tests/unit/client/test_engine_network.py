@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from rdzv_client import backoff, reconnect, session
+from rdzv_client import backoff, reconnect
 from rdzv_client.endpoint import Endpoint
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Done, Error, Goodbye, Heartbeat, HelloNode, Join
@@ -78,7 +78,7 @@ def test_a_server_that_stands_by_is_left_for_the_one_that_leads(server: FakeServ
 def test_a_leader_that_is_stopped_keeps_nobody_from_its_successor(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "HELLO_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(reconnect, "HELLO_S", 10 * PATIENCE_S)
     server.lease_ms = 300
     with FakeServer() as second:
         bye = Goodbye(code=ErrorCode.NOT_LEADER, message="it stands by", leader=server.address)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rdzv_client.proving import Prover
-from rdzv_client.session import HELLO_S
+from rdzv_client.reconnect import HELLO_S
 from rdzv_client.session_events import Answered, State
 from rdzv_proto.auth import EVERYTHING, Grant, Scope, Token, Transcript
 from rdzv_proto.errors import ErrorCode

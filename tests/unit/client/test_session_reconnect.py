@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from rdzv_client.session import HELLO_S
+from rdzv_client.reconnect import HELLO_S
 from rdzv_client.session_events import State, StateChanged
 from rdzv_proto import codec
 from rdzv_proto.messages import (

@@ -57,6 +57,16 @@ def test_a_version_out_of_range_is_no_welcome() -> None:
         wire.pop()
 
 
+def test_t21_behind_the_welcome_a_frame_of_another_version_is_refused() -> None:
+    wire = Wire(BOTH)
+    wire.opened()
+    wire.feed(codec.encode(1, Alive()) + CODEC_2.encode(2, WELCOME) + CODEC_2.encode(3, Alive()))
+    assert [wire.pop() is not None for _ in range(3)] == [True] * 3
+    wire.feed(codec.encode(4, Alive()))
+    with pytest.raises(MalformedError, match="version 1, where version 2 was agreed on"):
+        wire.pop()
+
+
 def test_what_both_versions_have_is_never_lacking() -> None:
     assert Wire(BOTH).lacking(KvGet(key="k"), "h:1") is None
 

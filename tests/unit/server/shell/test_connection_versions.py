@@ -163,12 +163,12 @@ async def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
 # --- frozen frames --------------------------------------------------------------------------------
 
 
-async def heard(house: House, *frozen: bytes) -> list[list[Any]]:
-    """Everything that a client of version 1 gets for these frames and a heartbeat behind them, as msgpack
-    reads it, with the times of this very moment left out."""
+async def heard(house: House, *frozen: bytes, agreed: Codec = V1) -> list[list[Any]]:
+    """Everything that a client gets for these frames of version 1 and a heartbeat behind them in the version that is
+    agreed on, as msgpack reads it, with the times of this very moment left out."""
     await house.open()
     line = await house.line()
-    end = V1.encode(77_777, Heartbeat())
+    end = agreed.encode(77_777, Heartbeat())
     line.writer.write(b"RDZV\x01\0\0\0" + b"".join(frozen) + end)
     got: list[list[Any]] = []
     while (body := await line.body()) is not None:
@@ -203,11 +203,28 @@ async def test_s34_frozen_hellos_of_version_1_are_answered_as_by_a_server_of_ver
     frame = bytes.fromhex(example["hex"])
     old = await heard(house, frame)
     nextversion.install(monkeypatch)
-    new = await heard(house, frame)
     newer = example["payload"].get("protocol_max", 0) > 1
+    new = await heard(house, frame, agreed=CODEC_2 if newer else V1)
     assert [answer[1:] for answer in new] == [answer[1:] for answer in old]
     assert {answer[0] for answer in old} == {1}
     assert {answer[0] for answer in new} == {2 if newer else 1}
+
+
+async def test_t21_behind_the_welcome_a_frame_of_another_version_is_refused_and_does_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fields may mean something else in the version that was agreed on: here how long a barrier waits."""
+    nextversion.install(monkeypatch)
+    await house.open()
+    line = await house.line()
+    await line.hello(BOTH, CODEC_2, hello_of("a"))
+    line.send(V1, Join(policy=Policy(min_nodes=1, max_nodes=1)))
+    refusal = await line.until(Error, CODEC_2)
+    assert refusal.code == ErrorCode.MALFORMED
+    assert refusal.message == "a frame of protocol version 1, where version 2 was agreed on"
+    assert "r" not in house.server.tables.runs, "nobody has joined"
+    line.send(CODEC_2, Heartbeat())
+    assert isinstance(await line.until(Alive, CODEC_2), Alive), "the connection is good after it"
 
 
 # --- one server, clients of all kinds -------------------------------------------------------------

@@ -1,0 +1,53 @@
+"""The server's end of a simulated connection: what it reads, and what it says in the version that was agreed on."""
+
+from collections.abc import Iterator
+
+from rdzv_proto import codec, limits
+from rdzv_proto.agreement import Spoken, announced
+from rdzv_proto.codec import Codec
+from rdzv_proto.framing import PREAMBLE_BYTES, FrameBuffer
+from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, HelloAdmin, HelloNode, HelloWorker
+from tests.sim.net import Link
+
+
+class Peer:
+    """One connection.
+
+    Args:
+        link: to the client.
+        incarnation: of the process at the other end; empty: a tool.
+        spoken: versions of the protocol that the server speaks.
+    """
+
+    def __init__(self, link: Link, incarnation: bytes, spoken: Spoken) -> None:
+        self.link, self.incarnation, self._spoken = link, incarnation, spoken
+        self.codec: Codec = spoken.oldest
+        self._frames = FrameBuffer(limits.FRAME_BYTES_MAX)
+        self._greeted = 0
+        """Bytes of the preamble that have come."""
+
+    def feed(self, data: bytes) -> None:
+        """Bytes came."""
+        skip = min(PREAMBLE_BYTES - self._greeted, len(data))
+        self._greeted += skip
+        self._frames.feed(data[skip:])
+
+    def requests(self) -> Iterator[tuple[int, AnyRequest, bytes]]:
+        """What has come so far: number, message and body."""
+        while (body := self._frames.pop()) is not None:
+            request_id, message = self.codec.decode_request(body)
+            if not isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+                assert self.codec.wrote(body), f"S34: {codec.confused(body, self.codec.version)}"
+            yield request_id, message, bytes(body)
+
+    def agree(self, hello: HelloNode | HelloWorker | HelloAdmin, body: bytes) -> int:
+        """Settle the version that is spoken from here on; returns it."""
+        found = self._spoken.agree(*announced(hello, body))
+        assert found is not None, "in each pair of the history both speak one version at least"
+        self.codec = found
+        return found.version
+
+    def say(self, request_id: int, message: AnyReply | AnyPush) -> None:
+        """A reply, or a push (0), if there is such a one in this version."""
+        if request_id or self.codec.has(type(message)):
+            self.link.down.send(self.codec.encode(request_id, message))
