@@ -58,7 +58,7 @@ class Model(Runs):
         self.fenced: list[int] = []
         self.worker_secrets: dict[bytes, tuple[str, str, int]] = {}
         self.sessions_made = 0
-        self.lost_order: list[tuple[str, str]] = []
+        self.lost_order: list[tuple[str, str] | int] = []
         self.gone: dict[tuple[str, str], Session] = {}
         """The last session of a node that was lost and is not back."""
 
@@ -111,12 +111,12 @@ class Model(Runs):
                     self._together(run, session)
         self._rest_all()
 
-    def tick(self, lost: list[tuple[str, str]]) -> None:
+    def tick(self, lost: list[tuple[str, str] | int]) -> None:
         """Do what is due, in the order in which it became due.
 
         Args:
-            lost: (run, node) of nodes that the core found lost now. In which order it takes those whose time was
-                found to be up at one look is not promised, so it is taken from there.
+            lost: (run, node) of nodes that the core found lost now, and connections that it closed. In which order it
+                takes those whose time was found to be up at one look is not promised, so it is taken from there.
         """
         self.lost_order = lost
         while due := self._due():
@@ -149,8 +149,11 @@ class Model(Runs):
         return min(found, key=lambda row: (row[0], self._place(row)), default=None)
 
     def _place(self, row: tuple[float, str, Any, Any]) -> int:
-        who = (row[2].run, row[2].node) if row[1] == "session" else None
-        return self.lost_order.index(who) if who in self.lost_order else -1
+        """Of a session among those that were lost; a node whose work is done is not reported, but cut off."""
+        if row[1] != "session":
+            return -1
+        names = (row[2].run, row[2].node), row[2].conn
+        return min((self.lost_order.index(n) for n in names if n in self.lost_order), default=-1)
 
     def _do(self, kind: str, what: Any, more: Any) -> None:
         match kind:

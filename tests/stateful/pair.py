@@ -111,9 +111,13 @@ class Pair:
     def tick(self) -> None:
         effects = self.core.tick(self.now)
         self.model.enter(self.now)
-        self.model.tick(
-            [(e.run, e.node) for e in effects if isinstance(e, Report) and e.event == "node_lost"]
-        )
+        lost: list[tuple[str, str] | int] = []
+        for effect in effects:
+            if isinstance(effect, Report) and effect.event == "node_lost":
+                lost.append((effect.run, effect.node))
+            elif isinstance(effect, Close):
+                lost.append(effect.conn)
+        self.model.tick(lost)
         self._compare(f"{self.now:.6f} tick", effects)
 
     def _event(self, event: Event) -> None:
