@@ -57,10 +57,10 @@ def read(tables: Tables, session: Session, request_id: int, ask: Reading) -> Any
         return _found(ask, entries)
     if ask.timeout_ms == 0:
         raise _timeout(run, ask.fence, space.missing([*dict.fromkeys(keys)]), 0.0)
-    if waits.park(session, request_id, type(ask)):
-        waiter = (session.id, request_id)
-        space.wait(waiter, ask)
-        tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
+    waits.park(session, request_id, type(ask))
+    waiter = (session.id, request_id)
+    space.wait(waiter, ask)
+    tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
     return None
 
 

@@ -48,21 +48,18 @@ def generation_of(tables: Tables, session: Session, fence: Fence) -> tuple[Run, 
     return run, generation
 
 
-def park(session: Session, request_id: int, kind: type[AnyRequest]) -> bool:
-    """Let a request wait; False if it waits already.
+def park(session: Session, request_id: int, kind: type[AnyRequest]) -> None:
+    """Let a request wait that does not wait yet: one that does ends in `asked_again`.
 
     Raises:
         Refused: LIMIT_EXCEEDED.
     """
-    if request_id in session.parked:
-        return False
     if len(session.parked) >= limits.PARKED_PER_SESSION_MAX:
         raise Refused(
             ErrorCode.LIMIT_EXCEEDED,
             f"{limits.PARKED_PER_SESSION_MAX} requests of this session wait already",
         )
     session.parked[request_id] = kind
-    return True
 
 
 def asked_again(session: Session, request_id: int, message: AnyRequest) -> Error | None:

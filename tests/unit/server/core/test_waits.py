@@ -25,14 +25,6 @@ def code(node: Node, request_id: int) -> ErrorCode:
     return ErrorCode(reply.code)
 
 
-def test_a_request_that_waits_is_parked_once() -> None:
-    lab = Lab()
-    world(lab, "a", "b")
-    session = lab.core.tables.nodes["llama", "a"]
-    assert waits.park(session, 900, KvWait)
-    assert not waits.park(session, 900, KvWait)
-
-
 def test_s25_only_so_many_requests_of_a_session_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PARKED_PER_SESSION_MAX", 2)
     lab = Lab()
