@@ -11,6 +11,7 @@ import pytest
 
 from rdzv_client.credentials import Credentials
 from rdzv_proto.auth import EVERYTHING, Grant, Scope, Token
+from rdzv_proto.framing import LENGTH_BYTES, PREAMBLE_BYTES
 from rdzv_proto.tcpstore import HELLO
 from tests.e2e.conftest import need_root
 from tests.e2e.kit import leaks
@@ -334,6 +335,11 @@ def test_the_tokenless_client_of_a_tokenless_server_sends_what_it_always_sent(
                 conn.settimeout(20)
                 heard.append(conn.recv(65536))
             node.kill()
+    # The number of the request tells whether the join was asked for before the connection stood, and no more.
+    number = PREAMBLE_BYTES + LENGTH_BYTES + len(b"\x94\x01")
     incarnation = heard[0].index(b"incarnation") + len(b"incarnation") + 2
-    one, other = (data[:incarnation] + data[incarnation + 16 :] for data in heard)
+    one, other = (
+        data[:number] + data[number + 1 : incarnation] + data[incarnation + 16 :] for data in heard
+    )
+    assert all(data[number] in (1, 2) for data in heard)
     assert one == other

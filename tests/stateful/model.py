@@ -190,7 +190,7 @@ class Model(Runs):
                     burst.spared.append(number)
 
     def _expire(self, session: Session) -> None:
-        if session.role == "node" and not session.left:
+        if session.role == "node":
             self.gone[session.run, session.node] = session
         run, member = self.runs.get(session.run), self.member_of(session)
         if run is not None and member is not None:
@@ -202,8 +202,7 @@ class Model(Runs):
     def _remove_session(self, session: Session, why: str) -> None:
         del self.sessions[session.id]
         for run in self.runs.values():
-            if session.id in run.burst.away:
-                run.burst.away.remove(session.id)
+            run.burst.back(session.id)
         if session.conn is not None:
             self.close_conn(session.conn, why)
 
@@ -379,8 +378,8 @@ class Model(Runs):
         session.conn, session.gone_since = conn, None
         session.heard, session.marked = self.t, None
         run, member = self.runs.get(session.run), self.member_of(session)
-        if run is not None and session.id in run.burst.away:
-            run.burst.away.remove(session.id)
+        if run is not None:
+            run.burst.back(session.id)
         if member is not None:
             member.connected = True
         if run is None:

@@ -91,7 +91,7 @@ class Runs(Inside):
                 run.renewals += 1
                 run.renewed = self.t
         member.finished = False
-        member.join, session.left = request, False
+        member.join = request
         self._release_hint(run, member)
         member.hint, member.rival = hint, rival
         if rival is not None:
@@ -147,7 +147,6 @@ class Runs(Inside):
             self.end(run, ("finished", "", None))
 
     def leave(self, session: Session, ask: Leave) -> Told:
-        session.left = True
         run, member = self.runs.get(session.run), self.member_of(session)
         if run is None or member is None:
             self.session_over(session, ("error", "SESSION_LOST"))

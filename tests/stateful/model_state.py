@@ -41,8 +41,6 @@ class Session:
     generation: int = 0
     """A worker's."""
     rank: int = 0
-    left: bool = False
-    """Of its own accord, and it has not joined since."""
 
 
 @dataclass
@@ -74,6 +72,12 @@ class Burst:
     away: list[int] = field(default_factory=list)
     spared: list[int] = field(default_factory=list)
     """Of these, whom only silence can end now."""
+
+    def back(self, session: int) -> None:
+        """It has a connection again, or is over; if it breaks once more in this moment, that counts by itself."""
+        for names in (self.away, self.spared):
+            if session in names:
+                names.remove(session)
 
 
 @dataclass

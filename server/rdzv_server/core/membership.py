@@ -88,7 +88,6 @@ def finished(tables: Tables, session: Session, ask: Finished) -> Done:
 
 def leave(tables: Tables, session: Session, ask: Leave) -> Done:
     """Leave in an orderly way. Leaving twice is fine."""
-    session.left = True
     run, member = tables.runs.get(session.run_id), session.member
     if run is None or member is None:
         generations.end_waits(tables, run, session, "it left")
@@ -320,7 +319,6 @@ def _park(
     run.joins[member.node_id] = member
     _remember(run, member.node_id, ask.expected_nodes)
     session.parked[request_id] = Join
-    session.left = False
     roster.recount(run, member)
     tables.touch(run)
     tables.report(

@@ -86,8 +86,6 @@ class Session:
     recover_until: float = 0.0
     """Until then a closed connection is no sign of death: most of the run's broke together, or the server
     was restarted, and clients that were turned away meanwhile try again only every two seconds."""
-    left: bool = False
-    """It left of its own accord, and nobody need be protected from its coming back."""
     expiring_since: float | None = None
     """When a tick found its time up; one more look at the sockets decides (S33)."""
     token_hash: bytes = b""

@@ -168,7 +168,9 @@ def expire(tables: Tables, session: Session) -> None:
         session.expiring_since = tables.t
         tables.deadlines.set(("session", session.id, 0), tables.t + SOCKET_POLL_S)
         return
-    if session.role is Role.NODE and not session.left:
+    if (
+        session.role is Role.NODE
+    ):  # also one that had left: its process may live, and is older than the next one
         tables.remember_lost(session)
     generations.session_over(tables, session)
     remove(tables, session)

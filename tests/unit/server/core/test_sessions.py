@@ -674,17 +674,26 @@ def test_s5_it_is_fenced_as_well_when_it_had_not_joined_yet() -> None:
     assert old.refused.code == ErrorCode.FENCED
 
 
-def test_a_process_that_left_and_joined_again_can_be_lost_like_any_other() -> None:
+def test_s5_it_is_fenced_as_well_when_it_had_left_before_in_an_orderly_way() -> None:
+    """It may live on, and its next hello must not end the process that has its node id by then."""
+    lab = Lab()
+    old = lab.node("a", rules=policy(1)).join()
+    old.leave("finished")
+    lab.advance(old.lease_s + 1)
+    new = lab.node("a", rules=policy(1), incarnation=2).join()
+    old.hello()
+    assert old.refused is not None
+    assert old.refused.code == ErrorCode.FENCED
+    assert new.wire.goodbye is None
+
+
+def test_a_process_that_left_and_was_not_replaced_comes_back() -> None:
     lab = Lab()
     a = lab.node("a", rules=policy(1)).join()
     a.leave("drained")
-    a.join()
     lab.advance(a.lease_s + 1)
-    assert [node_id for _, node_id in lab.core.tables.lost] == ["a"]
-    b = lab.node("b", rules=policy(1)).join()
-    b.leave("drained")
-    lab.advance(b.lease_s + 1)
-    assert [node_id for _, node_id in lab.core.tables.lost] == ["a"]
+    a.hello()
+    assert a.refused is None
 
 
 def test_the_process_that_was_lost_first_is_forgotten_first(

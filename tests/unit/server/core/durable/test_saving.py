@@ -387,14 +387,14 @@ def test_a_deleted_key_is_removed_and_one_that_was_never_there_writes_no_value(
     assert changes.get(key_bytes(("key", RUN, 1, "never"))) is None
 
 
-def test_a_forgotten_run_leaves_its_number_and_nothing_else() -> None:
+def test_a_forgotten_run_leaves_its_number_and_who_was_there_last_and_nothing_else() -> None:
     lab = Watched(Settings(run_keep_s=2))
     (a,) = lab.world("a", rules=policy(1))
     a.set("k")
     a.ask(KvSet(key="k", value=b"v"))
     a.leave()
     lab.advance(10)
-    assert {key_of(raw) for raw in lab.stored} == {("meta",), ("tomb", RUN)}
+    assert {key_of(raw) for raw in lab.stored} == {("meta",), ("tomb", RUN), ("lost", RUN, "a")}
     b = lab.node("b", rules=policy(1))
     b.join()
     assert key_bytes(("tomb", RUN)) not in lab.stored
