@@ -16,9 +16,10 @@ from rdzv_server.storage.etcd.gateway import Gateway, encoded, first, pause, val
 from rdzv_server.storage.etcd.place import Place
 from rdzv_server.storage.lead import Lead
 
-LOOK_S = 0.2
-"""Between two looks at who leads, of a server that stands by. Five small reads a second; what is left of the
-second that a change of leaders may take beyond the lease, etcd needs to notice that it ran out (0.5 s)."""
+LOOK_S = 0.1
+"""Between two looks at who leads, of a server that stands by: ten small reads a second. What is left of the second that a
+change of leaders may take beyond the lease, etcd needs to notice that it ran out (0.5 s) and to write that down, and
+the new leader to read what is stored and to let its clients in."""
 
 MARGIN = 0.1
 """Of the lease: for clocks that run unlike, and for what happens between a look at the clock and a send."""
