@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from rdzv_server.storage.base import StorageError
 from rdzv_server.storage.etcd.gateway import Gateway, encoded, first, pause, value_of
@@ -136,18 +137,35 @@ class Election:
             if lead.lapsed(asked_at):
                 return
             try:
-                answer = await self._gateway.call(
-                    "lease/keepalive", {"ID": term.lease}, max(0.1, lead.until - asked_at)
-                )
+                answer = await self._renew(term, max(0.1, lead.until - asked_at))
             except StorageError as error:
                 lead.end(str(error))
                 return
+            if answer is None:
+                continue
             if int(answer.get("result", {}).get("TTL", 0)) <= 0:
                 lead.end("etcd ended its lease")
                 return
             lead.until = max(lead.until, asked_at + self._sure_s)
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(elected.wait(), self._lease_s / 3)
+
+    async def _renew(self, term: Term, deadline_s: float) -> dict[str, Any] | None:
+        """Ask for more time. None: etcd has a new leader, and whoever was asked before may still wait for the old one.
+
+        Raises:
+            StorageError: no answer, or a refusal.
+        """
+        call = self._gateway.call("lease/keepalive", {"ID": term.lease}, deadline_s)
+        renewal = asyncio.ensure_future(call)
+        elected = asyncio.ensure_future(self._gateway.elected.wait())
+        try:
+            await asyncio.wait({renewal, elected}, return_when=asyncio.FIRST_COMPLETED)
+            return renewal.result() if renewal.done() else None
+        finally:
+            for task in (renewal, elected):
+                task.cancel()
+            await asyncio.wait({renewal, elected})
 
     async def resign(self, term: Term) -> None:
         """Let another one lead at once."""

@@ -147,6 +147,26 @@ async def test_it_is_renewed_at_once_when_etcd_has_a_new_leader_of_its_own() -> 
     assert etcd.renewals == 2
 
 
+async def test_a_renewal_that_waits_for_the_old_leader_is_asked_again() -> None:
+    etcd = FakeGateway()
+    election = candidate(etcd, "a:1")
+    term, lead = await win(election)
+    call, before, hung = etcd.call, lead.until, asyncio.Event()
+
+    async def hangs(path: str, body: object, deadline_s: float) -> dict[str, object]:
+        hung.set()
+        await asyncio.Event().wait()
+        return {}
+
+    etcd.call = hangs  # type: ignore[method-assign]
+    keeping = asyncio.create_task(election.keep(term, lead))
+    await asyncio.wait_for(hung.wait(), PATIENCE_S)
+    etcd.call = call  # type: ignore[method-assign]
+    etcd.elected.set()
+    await until(lambda: lead.until > before)
+    keeping.cancel()
+
+
 def test_a_server_alone_leads_for_ever() -> None:
     lead = Lead()
     assert not lead.lapsed(time.monotonic() + 1e9)
