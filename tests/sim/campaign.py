@@ -151,7 +151,8 @@ class Totals:
         text = (
             f"{self.seeds} seeds, {self.events} events, {self.faults} faults, {self.generations} generations, "
             f"{self.releases} releases and {self.failures} failures of barriers told, {self.appends} appends and "
-            f"{self.reads} reads of them, {self.ids} unique ids, {self.later} connections in the next protocol version, {self.virtual_s:.0f} virtual s in {wall_s:.1f} s "
+            f"{self.reads} reads of them, {self.ids} unique ids, {self.later} connections in the next protocol "
+            f"version, {self.virtual_s:.0f} virtual s in {wall_s:.1f} s "
             f"({self.events / wall_s * 60:.2g} events a minute, {self.virtual_s / wall_s:.0f} virtual s a second); "
             f"{len(self.violations)} violations"
         )

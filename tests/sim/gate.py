@@ -9,9 +9,6 @@ from rdzv_proto.messages import (
     AnyRequest,
     Authenticate,
     Error,
-    HelloAdmin,
-    HelloNode,
-    HelloWorker,
     Welcome,
 )
 from rdzv_server.core.events import Identified
@@ -49,7 +46,7 @@ class SimGate:
         gate = self._gate
         if gate is None or conn in self._greeted:
             return message
-        if isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+        if isinstance(message, Hello):
             nonce = self._rng.randbytes(auth.NONCE_BYTES)
             self._asked[conn] = Challenge(message, body, nonce)
             return Welcome(server="rdzv", instance="", epoch=0, challenge=nonce)

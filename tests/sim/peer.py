@@ -6,7 +6,8 @@ from rdzv_proto import codec, limits
 from rdzv_proto.agreement import Spoken, announced
 from rdzv_proto.codec import Codec
 from rdzv_proto.framing import PREAMBLE_BYTES, FrameBuffer
-from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, HelloAdmin, HelloNode, HelloWorker
+from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest
+from rdzv_server.shell.gate import Hello
 from tests.sim.net import Link
 
 
@@ -36,11 +37,11 @@ class Peer:
         """What has come so far: number, message and body."""
         while (body := self._frames.pop()) is not None:
             request_id, message = self.codec.decode_request(body)
-            if not isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+            if not isinstance(message, Hello):
                 assert self.codec.wrote(body), f"S34: {codec.confused(body, self.codec.version)}"
             yield request_id, message, bytes(body)
 
-    def agree(self, hello: HelloNode | HelloWorker | HelloAdmin, body: bytes) -> int:
+    def agree(self, hello: Hello, body: bytes) -> int:
         """Settle the version that is spoken from here on; returns it."""
         found = self._spoken.agree(*announced(hello, body))
         assert found is not None, "in each pair of the history both speak one version at least"

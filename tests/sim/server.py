@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from rdzv_proto import agreement
 from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import Token
 from rdzv_proto.messages import (
@@ -16,9 +15,7 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     Error,
-    HelloAdmin,
     HelloNode,
-    HelloWorker,
     Welcome,
 )
 from rdzv_server.core.clock import TICK_S
@@ -46,6 +43,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.invariants import Monitor, check_effects
 from rdzv_server.core.model import Phase
 from rdzv_server.core.settings import Identity, Settings
+from rdzv_server.shell.gate import Hello
 from tests.lab import check_stored
 from tests.sim.disk import Disk, SimLedger
 from tests.sim.gate import SimGate
@@ -79,9 +77,9 @@ class SimServer:
         disk: Disk | None = None,
         tokens: Iterable[Token] = (),
         settings: Settings | None = None,
-        spoken: Callable[[int], Spoken] = lambda start: agreement.SPOKEN,
+        spoken: Callable[[int], Spoken],
     ) -> None:
-        self._spoken = spoken
+        self._spoken_by = spoken
         self.agreed: Counter[int] = Counter()
         """Connections, by the version that is spoken on them."""
         self._clock, self._trace, self._node_lost = clock, trace, lost
@@ -118,6 +116,7 @@ class SimServer:
     def start(self) -> None:
         """A start, without memory or with what was stored."""
         self._starts += 1
+        self._spoken = self._spoken_by(self._starts)
         stored = {} if self.disk is None else dict(self.disk.stored)
         if not stored:
             self.epoch = self._new_epoch()
@@ -201,7 +200,7 @@ class SimServer:
     def accept(self, link: Link, incarnation: bytes) -> int:
         self._next_conn += 1
         conn = self._next_conn
-        self.peers[conn] = Peer(link, incarnation, self._spoken(self._starts))
+        self.peers[conn] = Peer(link, incarnation, self._spoken)
         self._enter(b"", lambda: self._opened(conn))
         return conn
 
@@ -231,7 +230,7 @@ class SimServer:
         self.core.begin(self._clock.now)
         for request_id, message, body in peer.requests():
             self._trace(f"server <- {conn} {request_id} {message.op}")
-            if isinstance(message, HelloNode | HelloWorker | HelloAdmin):
+            if isinstance(message, Hello):
                 version = peer.agree(message, body)
                 self.agreed[version] += 1
                 self._apply(self.core.handle(self._clock.now, Agreed(conn, version)))

@@ -28,8 +28,8 @@ def check(tables: Tables, only: str | None = None) -> None:
     Raises:
         AssertionError: naming the broken rule.
     """
-    _check_sessions(tables, only)
-    _check_rounds(tables, only)
+    _check_sessions(tables)
+    _check_rounds(tables)
     _check_parked(tables)
     _check_stores(tables)
     check_slots(tables)
@@ -105,11 +105,8 @@ class Monitor:
             AssertionError: naming the broken rule.
         """
         check(tables, only)
-        attempts, members = self._attempts, self._members
         for session in tables.sessions.values():
-            newly = session.member is not None and session.id not in members
-            if newly or attempts.get(session.id) != session.attempt:
-                self._check_session(session)
+            self._check_session(session)
         for run in _runs(tables, only):
             generation = run.generation
             if generation is None:
@@ -185,20 +182,17 @@ class Monitor:
                 assert first is decision.reply, f"S14: {key} has two decisions"
 
 
-def _check_sessions(tables: Tables, only: str | None) -> None:
+def _check_sessions(tables: Tables) -> None:
     for connection in tables.connections.values():
         session = connection.session
         if session is not None:
             assert session.connection is connection, "S6: a stale connection holds a session"
             assert tables.sessions.get(session.id) is session, "a connection of a removed session"
-    t = tables.t
     for session in tables.sessions.values():
-        if only is not None and session.run_id != only:
-            continue
         held = session.connection
-        if t - session.heard_at > session.lease_s + OVERDUE_S and not tables.read_only:
+        if tables.t - session.heard_at > session.lease_s + OVERDUE_S and not tables.read_only:
             # After a stall its last look begins anew: there may be stall after stall.
-            past_s = t - max(_over_at(tables, session), tables.stall_ended_at)
+            past_s = tables.t - max(_over_at(tables, session), tables.stall_ended_at)
             assert past_s <= OVERDUE_S, f"L2: {session.node_id} is lost, unnoticed"
         agree = (held is None) == session.suspect
         assert agree or tables.shutting_down, "suspicion and connection disagree"
@@ -217,10 +211,8 @@ def _over_at(tables: Tables, session: Session) -> float:
     return max(heard, grace, session.recover_until)
 
 
-def _check_rounds(tables: Tables, only: str | None) -> None:
+def _check_rounds(tables: Tables) -> None:
     for serial, (run, generation, barrier) in tables.rounds.items():
-        if only is not None and run.id != only:
-            continue
         terms = barrier.terms
         assert barrier.serial == serial, "L5: a barrier round with another's deadline"
         assert terms is not None, "an open barrier round without terms"
@@ -250,8 +242,8 @@ def _check_rounds(tables: Tables, only: str | None) -> None:
 def _check_parked(tables: Tables) -> None:
     """Every wait is parked in its session (checked with the waits); so nobody is parked who waits for nothing,
     and would never be answered, if they are as many."""
-    parked = sum([len(session.parked) for session in tables.sessions.values()])
-    held = sum([len(barrier.arrivals) for _, _, barrier in tables.rounds.values()])
+    parked = sum(len(session.parked) for session in tables.sessions.values())
+    held = sum(len(barrier.arrivals) for _, _, barrier in tables.rounds.values())
     for run in tables.runs.values():
         held += len(run.joins) + len(run.kv.waits())
         if run.generation is not None:

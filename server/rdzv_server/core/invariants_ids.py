@@ -30,7 +30,7 @@ def check_record(tables: Tables, record: Record) -> None:
     for number, rank in record.ranks.items():
         assert not rank.fetched or complete, f"S20: {name}: rank {number} has ids too early"
         assert number in record.of_session[rank.session_id], "ranks and sessions disagree"
-    ready = sum([rank.ready for rank in record.ranks.values()])
+    ready = sum(rank.ready for rank in record.ranks.values())
     assert record.unready == record.shape.nranks - ready > 0, f"{name} is spent, unnoticed"
 
 
@@ -51,10 +51,8 @@ def check_secrets(tables: Tables, effects: list[Effect]) -> None:
         message = effect.message if isinstance(effect, Send | Release) else None
         if isinstance(message, NcclIds):
             if message.ids:
-                whose = [record for record in active if record.ids == message.ids]
-                assert any(record.state is State.PUBLISHED for record in whose), (
-                    "S20: ids of no communicator"
-                )
+                published = (r.ids for r in active if r.state is State.PUBLISHED)
+                assert message.ids in published, "S20: ids of no communicator"
             continue
         if not secrets:
             continue
@@ -71,8 +69,5 @@ def check_secrets(tables: Tables, effects: list[Effect]) -> None:
 
 
 def _active(tables: Tables) -> list[Record]:
-    active: list[Record] = []
-    for run in tables.runs.values():
-        if run.generation is not None:
-            active += run.generation.ids.active()
-    return active
+    generations = [run.generation for run in tables.runs.values() if run.generation is not None]
+    return [record for generation in generations for record in generation.ids.active()]

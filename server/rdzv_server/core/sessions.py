@@ -168,9 +168,7 @@ def expire(tables: Tables, session: Session) -> None:
         session.expiring_since = tables.t
         tables.deadlines.set(("session", session.id, 0), tables.t + SOCKET_POLL_S)
         return
-    if (
-        session.role is Role.NODE
-    ):  # also one that had left: its process may live, and is older than the next one
+    if session.role is Role.NODE:  # one that had left, too: its process may live on
         tables.remember_lost(session)
     generations.session_over(tables, session)
     remove(tables, session)

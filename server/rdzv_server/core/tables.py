@@ -56,7 +56,7 @@ class Tables:
         self.fenced: OrderedDict[int, StoredFenced] = OrderedDict()
         """Superseded sessions by their id."""
         self.lost: OrderedDict[tuple[str, str], StoredLost] = OrderedDict()
-        """The last process of a node, if it was lost and nobody has come since."""
+        """The last process of a node, if its session is over (it was lost, or had left) and nobody has come since."""
         self.superseded: OrderedDict[tuple[str, str, bytes], None] = OrderedDict()
         """(run, node, incarnation) that may never come back."""
         self.runs: dict[str, Run] = {}
@@ -318,7 +318,7 @@ class Tables:
         self._fence(session.run_id, session.node_id, lost)
 
     def remember_lost(self, session: Session) -> None:
-        """A node's process was lost; if another one comes before it is back, that one is the node's."""
+        """A node's session is over; if another process comes before this one is back, that one is the node's."""
         key = (session.run_id, session.node_id)
         self.lost[key] = StoredLost(session.id, session.incarnation, session.token_hash)
         self.save("lost", *key)

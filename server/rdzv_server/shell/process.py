@@ -5,7 +5,7 @@ import gc
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rdzv_proto import __version__, agreement
@@ -15,6 +15,7 @@ from rdzv_server.config import Config
 from rdzv_server.core.coordinator import Coordinator
 from rdzv_server.core.durable.restoring import UnreadableError
 from rdzv_server.core.settings import Identity
+from rdzv_server.first_of import first_of
 from rdzv_server.http.health import Health
 from rdzv_server.http.numbers import Sources
 from rdzv_server.shell import log
@@ -180,10 +181,9 @@ class _Once:
             cluster, self._opened, self._health, self._lines.tell, self._say_status
         )
         turn = asyncio.create_task(standing_by.turn(lambda: self._listens(0)))
-        await _first_of(turn, self._stop.wait())
+        await first_of(turn, self._stop.wait())
         won = not self.stopped
         if not won:
-            await asyncio.wait({turn})
             self._stopping()
         await standing_by.over(leads=won and turn.exception() is None)
         return turn.result() if won else None
@@ -213,7 +213,7 @@ class _Once:
         gc.collect()
         gc.set_threshold(GARBAGE_OBJECTS)
         gc.freeze()  # what lives now lives for ever: full collections need not walk it
-        await _first_of(self._stop.wait(), lead.over.wait())
+        await first_of(self._stop.wait(), lead.over.wait())
         if self.stopped:
             self._stopping()
             await acceptor.close()
@@ -294,14 +294,6 @@ class _Once:
             self._sources.tables = server.tables
             self._sources.requests = lambda: server.requests
             self._sources.commits = None if stored is None else server.commits
-
-
-async def _first_of(*ways: Awaitable[object]) -> None:
-    """Wait until one of them is through; the others are cancelled."""
-    tasks = [asyncio.ensure_future(way) for way in ways]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
 
 
 def _on_signals(

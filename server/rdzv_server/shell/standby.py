@@ -1,9 +1,9 @@
 """What clients meet at a server that stands by: who leads, or a wait until somebody does.
 
-While the leader renews its lease, clients are told at once who it is; a server that does not know sends them on to the
-others. When it does not, they have mostly been with
+While the leader renews its lease, clients are told at once who it is. When it does not, they have mostly been with
 it and found it gone: they wait here until there is a new one, and learn of that in the moment it is known. So a
-thousand clients neither hammer the servers in between nor come late afterwards.
+thousand clients neither hammer the servers in between nor come late afterwards. A server that does not know who leads
+keeps nobody, and sends them on to the others.
 """
 
 import asyncio

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from rdzv_server.first_of import first_of
 from rdzv_server.storage.base import StorageError
 from rdzv_server.storage.etcd.gateway import Gateway, encoded, first, pause, value_of
 from rdzv_server.storage.etcd.place import Place
@@ -157,15 +158,9 @@ class Election:
             StorageError: no answer, or a refusal.
         """
         call = self._gateway.call("lease/keepalive", {"ID": term.lease}, deadline_s)
-        renewal = asyncio.ensure_future(call)
-        elected = asyncio.ensure_future(self._gateway.elected.wait())
-        try:
-            await asyncio.wait({renewal, elected}, return_when=asyncio.FIRST_COMPLETED)
-            return renewal.result() if renewal.done() else None
-        finally:
-            for task in (renewal, elected):
-                task.cancel()
-            await asyncio.wait({renewal, elected})
+        renewal = asyncio.create_task(call)
+        await first_of(renewal, self._gateway.elected.wait())
+        return None if renewal.cancelled() else renewal.result()
 
     async def resign(self, term: Term) -> None:
         """Let another one lead at once."""

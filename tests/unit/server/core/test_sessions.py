@@ -611,17 +611,20 @@ def test_a_peer_that_takes_its_answers_is_alive_though_nothing_of_it_is_read() -
     assert "a" not in lab.members()
 
 
+def is_fenced(node: Node) -> None:
+    assert node.refused is not None
+    assert node.refused.code == ErrorCode.FENCED
+
+
 def test_s5_a_process_that_was_lost_and_replaced_is_fenced_when_it_goes_on() -> None:
     lab = Lab()
     old = lab.node("a", rules=policy(1)).join()
     lab.advance(old.lease_s + 1)
     new = lab.node("a", rules=policy(1), incarnation=2).join()
     old.hello(old.resume_proof)
-    assert old.refused is not None
-    assert old.refused.code == ErrorCode.FENCED
+    is_fenced(old)
     old.hello()
-    assert old.refused is not None
-    assert old.refused.code == ErrorCode.FENCED
+    is_fenced(old)
     assert new.wire.goodbye is None
     new.beat()
     assert not new.wire.closed
@@ -636,8 +639,7 @@ def test_s5_so_it_is_when_the_server_was_restarted_between() -> None:
     lab.restart()
     new.resume()
     old.hello()
-    assert old.refused is not None
-    assert old.refused.code == ErrorCode.FENCED
+    is_fenced(old)
 
 
 def test_a_process_that_was_lost_and_not_replaced_comes_back() -> None:
@@ -659,8 +661,7 @@ def test_s5_it_is_fenced_as_well_when_its_run_was_forgotten_between() -> None:
     assert RUN not in lab.core.tables.runs
     new = lab.node("a", rules=policy(1), incarnation=2).join()
     old.hello()
-    assert old.refused is not None
-    assert old.refused.code == ErrorCode.FENCED
+    is_fenced(old)
     assert new.wire.goodbye is None
 
 
@@ -670,8 +671,7 @@ def test_s5_it_is_fenced_as_well_when_it_had_not_joined_yet() -> None:
     lab.advance(old.lease_s + 1)
     lab.node("a", rules=policy(1), incarnation=2).join()
     old.hello()
-    assert old.refused is not None
-    assert old.refused.code == ErrorCode.FENCED
+    is_fenced(old)
 
 
 def test_s5_it_is_fenced_as_well_when_it_had_left_before_in_an_orderly_way() -> None:
@@ -682,8 +682,7 @@ def test_s5_it_is_fenced_as_well_when_it_had_left_before_in_an_orderly_way() -> 
     lab.advance(old.lease_s + 1)
     new = lab.node("a", rules=policy(1), incarnation=2).join()
     old.hello()
-    assert old.refused is not None
-    assert old.refused.code == ErrorCode.FENCED
+    is_fenced(old)
     assert new.wire.goodbye is None
 
 
