@@ -311,7 +311,10 @@ class Session:
             self._over(reply)
 
     def _welcomed(self, now: float, welcome: Welcome) -> None:
-        first, self._hello_until = self.welcome is None, None
+        before, self._hello_until = self.welcome, None
+        first = before is None
+        if before is not None and before.epoch != welcome.epoch and not welcome.resumed:
+            self.watch.new_epoch()
         self.welcome = welcome
         if welcome.session:
             self._resume = Resume(welcome.epoch, welcome.session, welcome.token)
@@ -334,10 +337,8 @@ class Session:
     def _session_gone(self, why: Error) -> None:
         """The server knows this session no more: joins go on, everything else has ended."""
         self._resume = None
-        if why.code == ErrorCode.UNKNOWN_EPOCH:
-            self._note(self.watch.forgotten(why.message))
-        else:
-            self._note(self.watch.end("session_lost", why.message))
+        kind = "server_restarted" if why.code == ErrorCode.UNKNOWN_EPOCH else "session_lost"
+        self._note(self.watch.end(kind, why.message))
         for request_id, message in self._in_flight:
             match message:
                 case Join():

@@ -18,8 +18,8 @@ class Watch:
     def __init__(self) -> None:
         self.view = View()
         self._anew = False
-        """The server forgot everything: the next generation counts, in whatever epoch it is. Epochs of such
-        starts come from a wall clock, which may have been set back, or be another machine's."""
+        """The server has begun a new epoch: the next generation counts, in whatever epoch it is. Epochs come from
+        a wall clock, which may have been set back, or be another machine's."""
 
     def take(self, view: View) -> bool:
         """Take a view the server sent; True if it changed anything."""
@@ -48,10 +48,9 @@ class Watch:
             return self.take(view)
         return self.end("superseded", f"generation {mine} ended while this node was away")
 
-    def forgotten(self, reason: str) -> bool:
-        """The server has no memory of any generation; True if that is new."""
+    def new_epoch(self) -> None:
+        """The session was opened anew in another epoch than the last one."""
         self._anew = self.view.fence is not None
-        return self.end("server_restarted", reason)
 
     def _older(self, fence: Fence, mine: Fence) -> bool:
         if self._anew and fence.epoch != mine.epoch:

@@ -67,7 +67,7 @@ def _range(text: str) -> tuple[int, int]:
 
 def _one(case: Case, trace: bool, history: Path | None) -> int:
     """Play one seed, with everything that can be seen of it."""
-    world = World(case.seed, case.mode, keep_trace=trace)
+    totals, world = Totals(), World(case.seed, case.mode, keep_trace=trace)
     violation = ""
     try:
         world.play()
@@ -77,7 +77,6 @@ def _one(case: Case, trace: bool, history: Path | None) -> int:
         print("\n".join(world.lines) if trace else world.hash.hexdigest())
         if history is not None:
             world.recorder.write(history)
-    totals = Totals()
     totals.add(outcome(case, world, violation))
     print(violation or totals.text())
     return 1 if violation else 0

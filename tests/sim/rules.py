@@ -64,6 +64,9 @@ class Rules:
         if last is not None and told.fence.epoch == last.epoch and told.fence <= last:
             raise ViolationError(f"S3: {agent.label} was told {told.fence} after {last}")
         self._last[agent.process] = told.fence
+        believes = agent.client.session.watch.view.fence
+        if believes is None or believes.epoch != told.fence.epoch:
+            raise ViolationError(f"S31: {agent.label} was told {told.fence} and sees {believes}")
         epochs = self._epochs.setdefault(agent.process, [])
         if epochs[-1:] != [told.fence.epoch]:
             if told.fence.epoch in epochs:

@@ -87,6 +87,19 @@ def epochs_are_compared(patch: Patch) -> None:
     patch(Watch, "_older", lambda watch, fence, mine: fence < mine)
 
 
+@mutant("S31", Mode.CRASHES)
+def new_epoch_only_when_refused(patch: Patch) -> None:
+    """a session that was lost before the server restarted does not notice the new epoch"""
+    new_epoch = Watch.new_epoch
+
+    def noticed(watch: Watch) -> None:
+        ended = watch.view.ended
+        if ended is not None and ended.kind == "server_restarted":
+            new_epoch(watch)
+
+    patch(Watch, "new_epoch", noticed)
+
+
 @mutant("S34")
 def version_not_settled(patch: Patch) -> None:
     """a client goes on in the oldest version when the server has chosen a newer one"""

@@ -80,5 +80,6 @@ KNOWN: dict[str, int] = {
     "nothing_sent_again": 0,
     "version_not_settled": 2,
     "epochs_are_compared": 0,
+    "new_epoch_only_when_refused": 65,
 }
 """From `python -m tests.sim --mutants`; after a change of the simulator that moves them, again."""

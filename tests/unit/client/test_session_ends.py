@@ -14,6 +14,7 @@ from rdzv_proto.messages import (
     KvGet,
     Leave,
     View,
+    ViewChanged,
 )
 from tests.unit.client.driver import FENCE, JOIN, Driver, changes, joined, only
 
@@ -110,6 +111,39 @@ def test_the_generation_after_a_lost_session_is_seen() -> None:
     driver.say(join, later)
     assert driver.session.watch.view == View(fence=later.fence)
     assert driver.answers()[join] == later
+
+
+@pytest.mark.parametrize(("code", "kind"), GONE)
+@pytest.mark.parametrize("breaks", [False, True])
+def test_s31_after_a_lost_session_a_server_whose_clock_is_behind_is_believed(
+    code: ErrorCode, kind: str, breaks: bool
+) -> None:
+    """Also if the connection breaks behind the refusal: then nobody refuses the next hello, which names no
+    session (simulator, crashes 10412)."""
+    driver = Driver()
+    driver.in_generation()
+    driver.drop()
+    join = driver.ask()
+    ((hello_id, _),) = driver.connect()
+    driver.say(hello_id, error(code))
+    ((hello_id, _),) = driver.sent()
+    if breaks:
+        driver.drop()
+        ((hello_id, _),) = driver.connect()
+    driver.greet(hello_id, session=1, epoch=FENCE.epoch - 1, view=View())
+    behind = joined(Fence(FENCE.epoch - 1, 1))
+    driver.say(join, behind)
+    assert driver.session.watch.view == View(fence=behind.fence)
+
+
+def test_s2_a_session_that_is_resumed_believes_in_no_older_generation() -> None:
+    driver = Driver()
+    driver.in_generation()
+    driver.drop()
+    ((hello_id, _),) = driver.connect()
+    driver.greet(hello_id, resumed=True, view=View(fence=FENCE))
+    driver.say(0, ViewChanged(view=View(fence=Fence(FENCE.epoch - 1, 1))))
+    assert driver.session.watch.view == View(fence=FENCE)
 
 
 def test_a_first_hello_refused_like_a_lost_session_is_not_repeated_for_ever() -> None:
