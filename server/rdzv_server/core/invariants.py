@@ -86,7 +86,8 @@ class Monitor:
         self._fences: dict[str, Fence] = {}
         self._digests: dict[tuple[str, Fence], bytes] = {}
         self._ends: dict[tuple[str, Fence], Ended] = {}
-        self._decisions: dict[tuple[str, Fence, str, int], Released | Error] = {}
+        self._decisions: dict[tuple[str, Fence], dict[tuple[str, int], Released | Error]] = {}
+        """By generation, then by barrier and round."""
         self._attempts: dict[int, int] = {}
         self._members: set[int] = set()
         """Sessions that are, or were, members."""
@@ -105,8 +106,12 @@ class Monitor:
             AssertionError: naming the broken rule.
         """
         check(tables, only)
+        attempts, members = self._attempts, self._members
         for session in tables.sessions.values():
-            self._check_session(session)
+            if session.attempt != attempts.get(session.id):
+                self._check_attempt(session)
+            if session.member is not None and session.id not in members:
+                self._check_holder(session)
         for run in _runs(tables, only):
             generation = run.generation
             if generation is None:
@@ -131,25 +136,27 @@ class Monitor:
             else:
                 assert key not in self._ends, f"S9: {key} lives again"
 
-    def _check_session(self, session: Session) -> None:
-        last = self._attempts.get(session.id)
-        if session.attempt != last:
-            late = last is not None and session.attempt < last
-            assert not late, f"S5: {session.node_id}: a late attempt displaced a newer one"
-            self._attempts[session.id] = session.attempt
-        if session.member is not None and session.id not in self._members:
-            self._members.add(session.id)
-            holders = self._holders.setdefault((session.run_id, session.node_id), [])
-            if holders[-1:] != [session.incarnation]:
-                back = session.incarnation in holders
-                assert not back, f"S5: {session.node_id}: a fenced process is back"
-                holders.append(session.incarnation)
+    def _check_attempt(self, session: Session) -> None:
+        """There was a hello of this process."""
+        late = session.attempt < self._attempts.get(session.id, session.attempt)
+        assert not late, f"S5: {session.node_id}: a late attempt displaced a newer one"
+        self._attempts[session.id] = session.attempt
+
+    def _check_holder(self, session: Session) -> None:
+        """It has just become a member."""
+        self._members.add(session.id)
+        holders = self._holders.setdefault((session.run_id, session.node_id), [])
+        if holders[-1:] != [session.incarnation]:
+            back = session.incarnation in holders
+            assert not back, f"S5: {session.node_id}: a fenced process is back"
+            holders.append(session.incarnation)
 
     def _drop_places(self, run: Run) -> None:
         """Who left and comes again is a newcomer, in the same session too."""
         number, ranks = self._places[run.id]
         here = {member.session.id for member in run.members.values()}
-        self._places[run.id] = number, {s: rank for s, rank in ranks.items() if s in here}
+        if not ranks.keys() <= here:
+            self._places[run.id] = number, {s: rank for s, rank in ranks.items() if s in here}
 
     def _check_places(self, run: Run, generation: Generation) -> None:
         """Who was in the last world keeps its order, newcomers come in the order of their arrival (L8). A wished
@@ -175,11 +182,14 @@ class Monitor:
         )
 
     def _check_decisions(self, run_id: str, generation: Generation) -> None:
+        known = self._decisions.setdefault((run_id, generation.fence), {})
         for barrier in generation.barriers.all():
             for decision in barrier.decisions:
-                key = (run_id, generation.fence, barrier.name, decision.round)
-                first = self._decisions.setdefault(key, decision.reply)
-                assert first is decision.reply, f"S14: {key} has two decisions"
+                key = (barrier.name, decision.round)
+                first = known.setdefault(key, decision.reply)
+                assert first is decision.reply, (
+                    f"S14: {run_id} {generation.fence}: {key} has two decisions"
+                )
 
 
 def _check_sessions(tables: Tables) -> None:
@@ -188,13 +198,14 @@ def _check_sessions(tables: Tables) -> None:
         if session is not None:
             assert session.connection is connection, "S6: a stale connection holds a session"
             assert tables.sessions.get(session.id) is session, "a connection of a removed session"
+    t = tables.t
     for session in tables.sessions.values():
         held = session.connection
-        if tables.t - session.heard_at > session.lease_s + OVERDUE_S and not tables.read_only:
+        if t - session.heard_at > session.lease_s + OVERDUE_S and not tables.read_only:
             # After a stall its last look begins anew: there may be stall after stall.
-            past_s = tables.t - max(_over_at(tables, session), tables.stall_ended_at)
+            past_s = t - max(_over_at(tables, session), tables.stall_ended_at)
             assert past_s <= OVERDUE_S, f"L2: {session.node_id} is lost, unnoticed"
-        agree = (held is None) == session.suspect
+        agree = (held is None) == (session.dropped_at is not None)
         assert agree or tables.shutting_down, "suspicion and connection disagree"
         assert held is None or held.id in tables.connections, "a session on a closed connection"
     for key, session in tables.nodes.items():
@@ -216,23 +227,24 @@ def _check_rounds(tables: Tables) -> None:
         terms = barrier.terms
         assert barrier.serial == serial, "L5: a barrier round with another's deadline"
         assert terms is not None, "an open barrier round without terms"
-        assert barrier.arrivals, "an open barrier round that nobody waits in"
-        lasts_s = tables.t - barrier.began_at
+        arrivals, lasts_s = barrier.arrivals, tables.t - barrier.began_at
+        assert arrivals, "an open barrier round that nobody waits in"
         assert lasts_s <= barrier.timeout_s + OVERDUE_S, f"S17: a round lasts {lasts_s:.1f} s"
-        assert len(barrier.arrivals) < terms.needed, "S13: all are there, and nobody noticed"
+        assert len(arrivals) < terms.needed, "S13: all are there, and nobody noticed"
         assert generation is None or generation.usable, "S11: a barrier round of a dead generation"
         if generation is not None and terms.of == "nodes":
             done = any(terms.includes(generation.rank_of[one]) for one in generation.finished)
             assert not done, "S9: a round waits for a node whose work is done"
-        for member, arrival in barrier.arrivals.items():
+        nodes = None if generation is None or terms.of != "nodes" else generation.rank_of
+        for member, arrival in arrivals.items():
             session = arrival.session
             assert tables.sessions.get(session.id) is session, (
                 "S13: an arrival of a removed session"
             )
             assert arrival.request_id in session.parked, "L3: an arrival that nobody waits for"
             assert terms.includes(member), "S16: a stranger is counted"
-            if generation is not None and terms.of == "nodes":
-                assert generation.rank_of[session.id] == member, "S13: counted under another rank"
+            if nodes is not None:
+                assert nodes[session.id] == member, "S13: counted under another rank"
         assert run.id in tables.runs, "a barrier round of a forgotten run"
         kept = [decision.round for decision in barrier.decisions]
         first = barrier.round - len(kept)
@@ -242,8 +254,11 @@ def _check_rounds(tables: Tables) -> None:
 def _check_parked(tables: Tables) -> None:
     """Every wait is parked in its session (checked with the waits); so nobody is parked who waits for nothing,
     and would never be answered, if they are as many."""
-    parked = sum(len(session.parked) for session in tables.sessions.values())
-    held = sum(len(barrier.arrivals) for _, _, barrier in tables.rounds.values())
+    parked = held = 0
+    for session in tables.sessions.values():
+        parked += len(session.parked)
+    for _, _, barrier in tables.rounds.values():
+        held += len(barrier.arrivals)
     for run in tables.runs.values():
         held += len(run.joins) + len(run.kv.waits())
         if run.generation is not None:

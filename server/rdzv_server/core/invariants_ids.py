@@ -10,28 +10,40 @@ from rdzv_server.core.tables import Tables
 
 def check_record(tables: Tables, record: Record) -> None:
     """One attempt to make one communicator."""
-    state, there = record.state, [raw for raw in record.ids if raw]
-    name = f"{record.group!r} attempt {record.attempt}"
+    state, ids, ranks = record.state, record.ids, record.ranks
     if state.over:
-        assert not record.ids, f"S22: {name} is over and its ids are still here"
-        assert not record.waits, f"L3: somebody waits for {name}, which is over"
+        assert not ids, f"S22: {_name(record)} is over and its ids are still here"
+        assert not record.waits, f"L3: somebody waits for {_name(record)}, which is over"
         return
-    for raw, digest in zip(record.ids, record.digests, strict=True):
-        assert bool(raw) == bool(digest), f"S19: {name} has an id without its fingerprint"
+    there = 0
+    for raw, digest in zip(ids, record.digests, strict=True):
+        assert bool(raw) == bool(digest), f"S19: {_name(record)} has an id without its fingerprint"
         if raw:
-            assert len(raw) == limits.NCCL_ID_BYTES, f"S19: an id of {name} has a wrong size"
-            assert unique_id.digest(raw) == digest, f"S19: an id of {name} was overwritten"
-    complete = len(there) == record.shape.n_ids
-    assert complete == (state is State.PUBLISHED), f"S20: {name} is {state.value}, {len(there)} ids"
-    if state is State.PUBLISHED:
-        assert not record.waits, f"S24: somebody waits for {name}, which is published"
-        for rank in record.ranks.values():
-            assert rank.session_id in tables.sessions, f"S21: {name} lives on without {rank.who}"
-    for number, rank in record.ranks.items():
-        assert not rank.fetched or complete, f"S20: {name}: rank {number} has ids too early"
+            there += 1
+            assert len(raw) == limits.NCCL_ID_BYTES, (
+                f"S19: an id of {_name(record)} has a wrong size"
+            )
+            assert unique_id.digest(raw) == digest, f"S19: an id of {_name(record)} was overwritten"
+    complete = there == record.shape.n_ids
+    published = state is State.PUBLISHED
+    assert complete == published, f"S20: {_name(record)} is {state.value}, {there} ids"
+    assert not (published and record.waits), (
+        f"S24: somebody waits for {_name(record)}, which is published"
+    )
+    ready = 0
+    for number, rank in ranks.items():
+        here = rank.session_id in tables.sessions
+        assert here or not published, f"S21: {_name(record)} lives on without {rank.who}"
+        assert complete or not rank.fetched, (
+            f"S20: {_name(record)}: rank {number} has ids too early"
+        )
         assert number in record.of_session[rank.session_id], "ranks and sessions disagree"
-    ready = sum(rank.ready for rank in record.ranks.values())
-    assert record.unready == record.shape.nranks - ready > 0, f"{name} is spent, unnoticed"
+        ready += rank.ready
+    assert record.unready == record.shape.nranks - ready > 0, f"{_name(record)} is spent, unnoticed"
+
+
+def _name(record: Record) -> str:
+    return f"{record.group!r} attempt {record.attempt}"
 
 
 def check_slots(tables: Tables) -> None:
@@ -69,5 +81,8 @@ def check_secrets(tables: Tables, effects: list[Effect]) -> None:
 
 
 def _active(tables: Tables) -> list[Record]:
-    generations = [run.generation for run in tables.runs.values() if run.generation is not None]
-    return [record for generation in generations for record in generation.ids.active()]
+    found: list[Record] = []
+    for run in tables.runs.values():
+        if run.generation is not None:
+            found += run.generation.ids.active()
+    return found

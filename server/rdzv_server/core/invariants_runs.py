@@ -66,10 +66,10 @@ def _check_phase(run: Run) -> None:
 
 def _check_generation(tables: Tables, run: Run, generation: Generation) -> None:
     participants, policy = generation.participants, run.policy
-    ranks = sorted(generation.rank_of.values())
-    assert ranks == list(range(len(participants))), f"S1: ranks are {ranks}"
+    ranks = generation.rank_of
+    assert len(ranks) == len(participants), f"S1: ranks are {sorted(ranks.values())}"
     for rank, participant in enumerate(participants):
-        assert generation.rank_of[participant.session_id] == rank, "S1: table and ranks disagree"
+        assert ranks[participant.session_id] == rank, "S1: table and ranks disagree"
     assert generation.fence.generation <= run.number, "S2: a fence from the future"
     if generation.live:
         assert policy is not None, "a live run without a policy"
@@ -111,7 +111,7 @@ def _check_generation_waits(tables: Tables, generation: Generation) -> None:
         assert not len(generation.kv), "S11: keys of a dead generation"
     if not generation.live:
         assert not generation.ids.active(), "S20: unique ids of a dead generation"
-    for session_id, request_id in [*generation.kv.waiters(), *generation.ids.waiters()]:
+    for session_id, request_id in generation.kv.waiters() + generation.ids.waiters():
         session = tables.sessions.get(session_id)
         assert session is not None, "L3: a wait of a removed session"
         assert request_id in session.parked, "L3: a wait that nobody waits for"

@@ -37,7 +37,7 @@ class State(enum.Enum):
     @property
     def over(self) -> bool:
         """Nothing more can happen to it."""
-        return self in (State.SPENT, State.FAILED)
+        return self is State.SPENT or self is State.FAILED
 
 
 @dataclass(frozen=True, slots=True)
