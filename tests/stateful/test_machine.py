@@ -9,8 +9,9 @@ from tests.stateful.machine import Clients
 EXAMPLES = 400
 """40,000 steps in half a minute of one core; `tests/stateful/test_bugs.py` takes as long."""
 
-EXAMPLES_FULL = 21_000
-"""`make stateful`: two million steps, half an hour of one core."""
+SEARCHES_FULL, EXAMPLES_FULL = 14, 1500
+"""`make stateful`: two million steps, an hour of one core. A search remembers all that it tried: one of a million
+steps needs 5 GB."""
 
 STEPS = 100
 """Of one example: enough for a world to form, to be lost and to form again a few times."""
@@ -28,4 +29,5 @@ def test_the_core_does_what_the_model_does(request: pytest.FixtureRequest) -> No
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
-    run_state_machine_as_test(Clients, settings=profile)
+    for _ in range(SEARCHES_FULL if full else 1):
+        run_state_machine_as_test(Clients, settings=profile)
