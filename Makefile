@@ -78,7 +78,7 @@ sim-determinism: $(VENV)/ready-test  ## the same seeds under two hash seeds of P
 sim-liveness: $(VENV)/ready-test  ## a part of each run is healed, the rest stays broken: it must go on (SEEDS=0-1999)
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --liveness
 
-stateful: $(VENV)/ready-test  ## the core beside a second, simple server: 2 million steps (an hour)
+stateful: $(VENV)/ready-test  ## the core beside a second, simple server: 2 million steps (half an hour)
 	@$(BIN)/python -m pytest -q tests/stateful --full
 
 coverage: $(VENV)/ready-test  ## branches of the core that its tests reach, by module; fails below 95 % (6 minutes)

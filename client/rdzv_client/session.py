@@ -36,6 +36,7 @@ from rdzv_proto.messages import (
     Goodbye,
     Heartbeat,
     HelloAdmin,
+    HelloWorker,
     Join,
     Joined,
     Leave,
@@ -323,7 +324,7 @@ class Session:
         away_s = 0.0 if first else now - self.reconnect.away_since
         self.reconnect.met()
         self._events.append(StateChanged(State.CONNECTED, welcome.server, away_s))
-        if welcome.view is not None and not first:
+        if welcome.view is not None:
             self._note(self.watch.catch_up(welcome.view))
         for request_id, message in self._in_flight:
             self._send(request_id, message, self.wire.encode(request_id, message))
@@ -335,10 +336,13 @@ class Session:
             self._settle(request_id, lacking)
 
     def _session_gone(self, why: Error) -> None:
-        """The server knows this session no more: joins go on, everything else has ended."""
+        """The server knows this session no more: joins go on, everything else has ended. The generation of a worker
+        does not end with its session; how it stands, the next welcome tells."""
         self._resume = None
-        kind = "server_restarted" if why.code == ErrorCode.UNKNOWN_EPOCH else "session_lost"
-        self._note(self.watch.end(kind, why.message))
+        if why.code == ErrorCode.UNKNOWN_EPOCH:
+            self._note(self.watch.end("server_restarted", why.message))
+        elif not isinstance(self._hello, HelloWorker):
+            self._note(self.watch.end("session_lost", why.message))
         for request_id, message in self._in_flight:
             match message:
                 case Join():

@@ -1,11 +1,14 @@
 """B33, B34, and workers at barriers: nobody is counted twice, and a timeout says who is missing."""
 
 import json
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,8 @@ from tests.e2e.kit.nodes import Node
 from tests.e2e.kit.proxy import Proxy
 from tests.e2e.kit.server import Server
 from tests.e2e.kit.wait import stays, until
+
+PAUSING = Path(__file__).parent / "kit" / "pausing.py"
 
 
 def world(cluster: Cluster, server: Server | str, run: str, size: int) -> list[Node]:
@@ -186,3 +191,32 @@ def test_workers_of_all_nodes_meet_and_gather(cluster: Cluster) -> None:
         assert row["payloads"] == [[f"{r}/{i}" for i in range(4)] for r in (1, 2)]
         assert row["pair"] == (1 if row["rank"] in (0, 3) else False)
         assert (row["committed"], row["against"]) == (False, [2])
+
+
+@pytest.mark.torch
+def test_a_worker_that_stood_still_beyond_its_lease_loses_its_wait_and_not_its_generation(
+    cluster: Cluster,
+) -> None:
+    """For its agent and for everybody else nothing has happened; it was told that the generation had ended."""
+    server = cluster.server()
+    agents = [
+        cluster.agent(server, "pause", "2", restarts=0, script=str(PAUSING)) for _ in range(2)
+    ]
+    found = until(
+        lambda: [row for agent in agents for row in agent.lines("waits")], 60, "rank 0 waits"
+    )
+    pid = found[0]["pid"]
+    until(lambda: server.arrived("pause", "alone") == 1, 20, "the server sees it wait")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: not server.arrived("pause", "alone"), 4 * LEASE_S, "the server gives it up")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    for agent in agents:
+        assert agent.wait(60) == 0, agent.log
+    (lost,) = [row for agent in agents for row in agent.lines("lost")]
+    assert not lost["ended"]
+    assert "lost" in lost["reason"]
+    met = [row for agent in agents for row in agent.lines("met")]
+    assert [row["ended"] for row in met] == [False, False]
+    assert len(met) == 2, "nobody was restarted"

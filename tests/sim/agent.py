@@ -38,6 +38,7 @@ from rdzv_proto.messages import (
 from tests.sim.client import Client
 from tests.sim.communicators import Communicators
 from tests.sim.meeting import Meetings
+from tests.sim.worker import Worker
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -94,9 +95,12 @@ class Agent:
         self.world, self.name, self.run, self.policy = world, name, run, policy
         self.node_id = node_id or f"{name}-{process}"
         self.process, self.restarts = process, restarts
-        self._clock, self._rng, self._trace = world.clock, world.rng, world.trace
+        self._clock, self.rng, self._trace = world.clock, world.rng, world.trace
+        self._token, self.lease_ms = token, round(LEASE_S * 1000)
         self.meetings: list[Meetings] = []
         self.communicators: list[Communicators] = []
+        self.worker: Worker | None = None
+        """Its training process, in the runs that have some with a session of their own."""
         self.stage = Stage.JOINING
         self.outcome = ""
         self.refusal: int | None = None
@@ -114,7 +118,7 @@ class Agent:
             node_id=self.node_id,
             name=name,
             incarnation=self.incarnation,
-            lease_ms=round(LEASE_S * 1000),
+            lease_ms=self.lease_ms,
         )
         self.client = Client(
             hello, world.clock, world.rng, world.server, self._event, token=token, spoken=spoken
@@ -162,6 +166,7 @@ class Agent:
         if self.stage is not Stage.RUNNING or self.joined is None:
             return
         self.stage = Stage.EXIT
+        self._end_worker()
         fence, world = self.joined.fence, self.joined.world_size
         self.ask(Finished(fence=fence), lambda _: None)
         self.ask(KvAdd(fence=fence, key="exit", delta=1), lambda r: self._arrived(r, world))
@@ -233,6 +238,10 @@ class Agent:
             self.stage = Stage.RUNNING
             self.meetings.append(Meetings(self, mine))
             self.communicators.append(Communicators(self, mine))
+            if self.world.has_workers(self.run):
+                self.worker = Worker(
+                    self, mine, self._token, self.world.spoken_by_worker(self.process, mine)
+                )
 
     def _poll(self) -> None:
         if not self.alive:
@@ -245,11 +254,12 @@ class Agent:
     def _stop_workers(self) -> None:
         self.stage = Stage.STOPPING
         self._clock.after(
-            self._rng.uniform(0, STOP_S), lambda: self.client.when_running(self._stopped)
+            self.rng.uniform(0, STOP_S), lambda: self.client.when_running(self._stopped)
         )
 
     def _stopped(self) -> None:
         if self.stage is Stage.STOPPING:
+            self._end_worker()
             self._join()
 
     def _arrived(self, reply: AnyReply, world: int) -> None:
@@ -267,13 +277,20 @@ class Agent:
 
     def _leave(self, ask: Leave, outcome: str) -> None:
         self.leaving = True
+        self._end_worker()
         self.ask(ask, lambda _: self._gone(outcome))
+
+    def _end_worker(self) -> None:
+        if self.worker is not None:
+            self.worker.end()
 
     def _gone(self, outcome: str) -> None:
         if self.alive:
             self.stage, self.outcome = Stage.GONE, outcome
             self._trace(f"{self.node_id} gone: {outcome}")
             self.client.end(killed=outcome == "killed")
+            if self.worker is not None:
+                self.worker.orphaned()
 
     def _event(self, event: Event) -> None:
         match event:

@@ -4,6 +4,7 @@ import random
 from typing import TYPE_CHECKING
 
 from tests.sim.agent import LEASE_S, Agent
+from tests.sim.client import Client
 from tests.sim.strangers import Foreigner, Thief, Tool
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def replace(world: "World", agent: Agent) -> None:
 
 
 def freeze(world: "World", agent: Agent) -> None:
-    agent.client.freeze(world.rng.uniform(0.2, 3 * LEASE_S))
+    _freeze(world, agent.client)
+
+
+def _freeze(world: "World", client: Client) -> None:
+    client.freeze(world.rng.uniform(0.2, 3 * LEASE_S))
 
 
 def zombie(world: "World", agent: Agent) -> None:
@@ -42,8 +47,12 @@ def zombie(world: "World", agent: Agent) -> None:
 
 
 def reset(world: "World", agent: Agent) -> None:
-    if agent.client.link is not None:
-        agent.client.link.reset()
+    _reset(world, agent.client)
+
+
+def _reset(world: "World", client: Client) -> None:
+    if client.link is not None:
+        client.link.reset()
 
 
 def all_reset(world: "World", agent: Agent) -> None:
@@ -54,10 +63,14 @@ def all_reset(world: "World", agent: Agent) -> None:
 
 def hole(world: "World", agent: Agent) -> None:
     """Nothing gets through, both ways or one way, for a while."""
-    link = agent.client.link
+    _hole(world, agent.client)
+
+
+def _hole(world: "World", client: Client) -> None:
+    link = client.link
     if link is not None:
         after = world.rng.uniform(0.1, 2 * LEASE_S)
-        agent.client.impaired(after)
+        client.impaired(after)
         for pipe in world.rng.choice((link.pipes, link.pipes[:1], link.pipes[1:])):
             pipe.hole = True
             world.clock.after(after, pipe.heal)
@@ -102,13 +115,17 @@ def late_times(rng: random.Random) -> tuple[float, float]:
 
 def late(world: "World", agent: Agent) -> None:
     """A connection breaks for its client; what was said on it reaches the server after what is said on the next."""
-    client, rng = agent.client, world.rng
+    _late(world, agent.client)
+
+
+def _late(world: "World", client: Client) -> None:
+    rng = world.rng
     times = late_times(rng)
     if client.link is not None and rng.random() < 0.5:
         client.break_late(client.link, *times)
     else:
         client.late_s = times
-        reset(world, agent)
+        _reset(world, client)
 
 
 def stall(world: "World", agent: Agent) -> None:
@@ -162,6 +179,18 @@ def intrude(world: "World", agent: Agent) -> None:
         Foreigner(world, agent.run, world.token_of("another run"))
 
 
+def worker_away(world: "World", agent: Agent) -> None:
+    """A training process stands still, or its connection does."""
+    if agent.worker is not None and agent.worker.alive:
+        world.rng.choice((_freeze, _reset, _hole, _late))(world, agent.worker.client)
+
+
+def worker_dies(world: "World", agent: Agent) -> None:
+    """A training process is killed; its agent sees that."""
+    if agent.worker is not None:
+        agent.worker.fails()
+
+
 def crash(world: "World", agent: Agent) -> None:
     if world.server.up:
         world.server.crash()
@@ -188,3 +217,6 @@ ALWAYS = (
     finish, drain, newcomer, close, intrude,
 )  # fmt: skip
 """Faults of nodes, networks, jobs and operators, and stalls of the server. Some count twice."""
+
+OF_WORKERS = (worker_away, worker_away, worker_away, worker_dies)
+"""Where training processes have sessions of their own."""

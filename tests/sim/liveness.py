@@ -58,6 +58,8 @@ class Core:
         for agent in world.of_run(run):
             if agent in self.members:
                 agent.client.heal()
+                if agent.worker is not None:
+                    agent.worker.client.heal()
             else:
                 self._break(agent)
         while len(self.members) < policy.min_nodes:

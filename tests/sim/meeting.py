@@ -4,15 +4,17 @@ The ledger knows what all agents asked for and were told, and nothing of the ser
 answer is checked against that.
 """
 
+import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyReply,
+    AnyRequest,
     Barrier,
     Done,
     Error,
@@ -29,9 +31,11 @@ from rdzv_proto.messages import (
     KvValue,
     Released,
 )
+from tests.sim.history import UNKNOWN
 
 if TYPE_CHECKING:
-    from tests.sim.agent import Agent
+    from tests.sim.client import Client
+    from tests.sim.world import World
 
 BARRIER_S = 4.0
 TURN_S_MAX = 2.0
@@ -74,6 +78,8 @@ class Ledger:
         self._rounds: dict[tuple[Place, bytes], int] = {}
         self._decisions: dict[tuple[Place, int], AnyReply] = {}
         self._last: dict[tuple[Place, int], int] = {}
+        self._untold: Counter[tuple[Place, int]] = Counter()
+        """Rounds that a member may have missed since its last one: its session was lost while it waited."""
         self._spaces: dict[tuple[str, Fence | None], Space] = defaultdict(Space)
 
     def token(self) -> bytes:
@@ -96,6 +102,8 @@ class Ledger:
         else:
             assert isinstance(reply, Error), reply
             found = re.search(r", round (\d+)", reply.message)
+            if reply.code in UNKNOWN:
+                self._untold[place, rank] += 1
             if reply.code not in (ErrorCode.BARRIER_TIMEOUT, ErrorCode.BARRIER_BROKEN):
                 return
             if found is None:
@@ -105,8 +113,10 @@ class Ledger:
         first = self._decisions.setdefault((place, number), reply)
         if first != reply:
             raise MeetingError(f"S14: round {number} of {place}: {first} and {reply}")
-        last = self._last.get((place, rank), 0)
-        if number != last + 1 and not self._may_skip(place, last, number, reply):
+        last, untold = self._last.get((place, rank), 0), self._untold.pop((place, rank), 0)
+        if not last < number <= last + 1 + untold and not self._may_skip(
+            place, last, number, reply
+        ):
             raise MeetingError(f"S15: rank {rank} got round {number} of {place} after {last}")
         self._last[place, rank] = number
 
@@ -130,16 +140,37 @@ class Ledger:
                 raise MeetingError(f"S13: one arrival of rank {rank} counted twice at {place}")
 
 
-class Meetings:
-    """What one agent does in one generation."""
+class Member(Protocol):
+    """Who meets: an agent, or a worker."""
 
-    def __init__(self, agent: "Agent", mine: Joined) -> None:
+    world: "World"
+    run: str
+    client: "Client"
+    met: dict[Fence, float]
+    rng: random.Random
+
+    def runs(self, mine: Joined) -> bool: ...
+
+    def ask(self, message: AnyRequest, done: Callable[[AnyReply], None]) -> None: ...
+
+
+class Meetings:
+    """What one member does in one generation.
+
+    Args:
+        of: agents meet agents, workers meet workers.
+    """
+
+    def __init__(
+        self, agent: Member, mine: Joined, of: Literal["nodes", "workers"] = "nodes"
+    ) -> None:
         world = agent.world
+        self._of = of
         self._agent, self._mine, self._ledger = agent, mine, world.ledger
-        self._rng, self._clock = world.rng, world.clock
+        self._rng, self._clock = agent.rng, world.clock
         rng = self._rng
         self.waiting: dict[str, float] = {}
-        """Barriers that this agent waits at, and since when."""
+        """Barriers that this member waits at, and since when."""
         self._revisions: dict[Fence | None, int] = {}
         everybody = list(range(mine.world_size))
         self._lane(lambda: self._meet("all", everybody))
@@ -148,7 +179,7 @@ class Meetings:
             self._lane(lambda: self._meet("some", pair))
         elif rng.random() < 0.2:
             self._lane(lambda: self._be_a_stranger(pair), once=True)
-        for fence in (mine.fence, None):
+        for fence in (mine.fence, None) if of == "nodes" else (mine.fence,):
             for act in (self._append, self._add, self._swap, self._read):
                 self._lane(lambda act=act, fence=fence: act(fence), KEY_TURN_S_MAX)  # type: ignore[misc]
         self._lane(self._delete, KEY_TURN_S_MAX)
@@ -172,7 +203,7 @@ class Meetings:
         if name in self.waiting:
             return
         agent, mine, token = self._agent, self._mine, self._ledger.token()
-        place = (agent.run, mine.fence, name)
+        place = (agent.run, mine.fence, self._called(name))
         self._ledger.arrives(place, mine.group_rank, token)
         self.waiting[name] = self._clock.now
 
@@ -193,10 +224,14 @@ class Meetings:
         self._agent.ask(self._barrier("some", members, b"stranger"), told)
 
     def _barrier(self, name: str, members: list[int], payload: bytes) -> Barrier:
+        count = self._mine.world_size if self._of == "workers" and not members else 0
         return Barrier(
-            fence=self._mine.fence, name=name, members=members, payload=payload,
-            timeout_ms=round(BARRIER_S * 1000),
+            fence=self._mine.fence, name=self._called(name), of=self._of, members=members, count=count,
+            payload=payload, timeout_ms=round(BARRIER_S * 1000),
         )  # fmt: skip
+
+    def _called(self, name: str) -> str:
+        return name if self._of == "nodes" else f"{name} workers"
 
     # --- keys (S23) ---------------------------------------------------------------------------
 

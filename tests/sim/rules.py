@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyRequest, Error, Fence, Join, Joined, View
-from tests.sim.agent import LEASE_S, Agent, Stage
+from tests.sim.agent import LEASE_S, NEVER_TOLD, Agent, Stage
 from tests.sim.communicators import ID_S
 from tests.sim.meeting import BARRIER_S
+from tests.sim.worker import FINAL, Worker
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -120,6 +121,27 @@ class Rules:
         elif failure.code != ErrorCode.CONNECTION_LOST:
             raise ViolationError(f"T5: {agent.label} was turned away: {failure.message}")
 
+    def refused_worker(self, worker: Worker, asked: AnyRequest, reply: Error) -> None:
+        """A training process that makes no mistake is refused only because its generation, or the server's memory of
+        it, is gone."""
+        if reply.code in NEVER_TOLD:
+            raise ViolationError(
+                f"S23: {worker.label} asked {asked.op} and was told: {reply.message}"
+            )
+
+    def worker_told(self, worker: Worker, view: View) -> None:
+        """The generation of a training process has ended (S9): not before that is true."""
+        run = self._world.server.core.tables.runs.get(worker.run)
+        live = None if run is None or not self._world.server.up else run.live
+        if live is not None and live.fence == worker.mine.fence:
+            why = None if view.ended is None else view.ended.reason
+            raise ViolationError(f"S9: {worker.label} was told that a live generation ended: {why}")
+
+    def worker_over(self, worker: Worker, failure: Error | None) -> None:
+        """Its session is over for good: its generation is, or it was away for too long."""
+        if failure is not None and failure.code not in FINAL:
+            raise ViolationError(f"T5: {worker.label} was turned away: {failure.message}")
+
     def lost(self, incarnation: bytes, unread: bool) -> None:
         """Only the dead, the frozen and the cut off are ever declared lost (S32, S33). Asked of the
         process: another one with the same node id may live, and not have reached the server yet.
@@ -165,7 +187,8 @@ class Rules:
     def waits(self, agent: Agent) -> None:
         """Nobody waits at a barrier or for an id longer than its time (L3, L5)."""
         now = self._world.clock.now
-        for meetings in agent.meetings:
+        workers = [] if agent.worker is None or not agent.worker.alive else [agent.worker.meetings]
+        for meetings in [*agent.meetings, *workers]:
             for name, since in meetings.waiting.items():
                 if now - since > BARRIER_S + 1.0:
                     raise ViolationError(

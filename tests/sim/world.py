@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import EVERYTHING, SECRET_BYTES, Grant, Scope, Token
-from rdzv_proto.messages import Policy
+from rdzv_proto.messages import Joined, Policy
 from rdzv_server.core.settings import Settings
 from tests import nextversion
 from tests.sim import faults
@@ -41,6 +41,9 @@ LATE_FIRST = 0.1
 """Part of the processes whose first connection breaks before its welcome comes, or soon after."""
 
 FAULTS_PER_S = 0.7
+
+WORKERS = 0.2
+"""Part of the runs whose training processes have sessions of their own."""
 
 MIXED = 0.3
 """Part of the histories in which two versions of the protocol meet."""
@@ -86,6 +89,7 @@ class World:
         guarded = self.rng.random() < 0.25
         self.master = Token(EVERYTHING, self.rng.randbytes(SECRET_BYTES)) if guarded else None
         """Of a server that asks for proof."""
+        self._with_workers: set[str] = set()
         self._mixed = random.Random(f"versions {seed}").random() < MIXED
         self.agents: list[Agent] = []
         self.recorder = Recorder()
@@ -160,8 +164,19 @@ class World:
         self.agents.append(agent)
         return agent
 
+    def has_workers(self, run: str) -> bool:
+        """Its training processes attach to the server."""
+        return run in self._with_workers
+
+    def spoken_by_worker(self, process: int, mine: Joined) -> Spoken:
+        """A training image may have another release than its agent."""
+        return self._spoken(f"worker of {process} in {mine.fence}")
+
     def _open_run(self, run: str) -> None:
         rng = self.rng
+        if random.Random(f"workers of {run} {self.seed}").random() < WORKERS:
+            self._with_workers.add(run)
+            self._kinds += faults.OF_WORKERS
         low = rng.randint(1, 4)
         high = low + rng.randint(0, 3)
         policy = self.policies[run] = Policy(
@@ -210,4 +225,6 @@ class World:
     def _heal(self) -> None:
         for agent in self.agents:
             agent.client.heal()
+            if agent.worker is not None:
+                agent.worker.client.heal()
         self.trace("healed")

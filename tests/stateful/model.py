@@ -304,15 +304,18 @@ class Model(Runs):
         return self._welcome(conn, session, "node", ask)
 
     def _hello_worker(self, conn: int, ask: HelloWorker) -> Told:
-        mine = (ask.run, ask.node_id, ask.fence.generation)
-        if self.worker_secrets.get(ask.worker_token) != mine or ask.fence.epoch != self.epoch:
-            raise NoError("UNKNOWN_EPOCH" if ask.fence.epoch != self.epoch else "UNAUTHENTICATED")
+        if ask.fence.epoch != self.epoch:
+            raise NoError("UNKNOWN_EPOCH")
         run = self.runs.get(ask.run)
         if run is None:
             raise NoError("UNKNOWN_RUN")
         g = run.generation
         if g is None or g.number != ask.fence.generation or not g.usable:
             raise NoError("STALE_GENERATION")
+        if self.worker_secrets.get(ask.worker_token) != (ask.run, ask.node_id, g.number):
+            nodes = {(s.run, s.node) for s in self.sessions.values() if s.role == "node"}
+            known = (ask.run, ask.node_id) in nodes
+            raise NoError("UNAUTHENTICATED" if known else "STALE_GENERATION")
         key = (ask.run, ask.node_id, ask.incarnation)
         alive = [
             s for s in self.sessions.values()
@@ -322,7 +325,7 @@ class Model(Runs):
         if ask.resume is not None:
             session = self._proven(ask.resume)
             process = (session.role, session.run, session.node, session.incarnation)
-            if process != ("worker", *key) or session.generation != mine[2]:
+            if process != ("worker", *key) or session.generation != g.number:
                 raise NoError("UNAUTHENTICATED")
         return self._welcome(conn, session, "worker", ask)
 

@@ -9,8 +9,8 @@ from tests.stateful.machine import Clients
 EXAMPLES = 400
 """40,000 steps in half a minute of one core; `tests/stateful/test_bugs.py` takes as long."""
 
-SEARCHES_FULL, EXAMPLES_FULL = 14, 1500
-"""`make stateful`: two million steps, an hour of one core. A search remembers all that it tried: one of a million
+SEARCHES_FULL, EXAMPLES_FULL = 14, 1550
+"""`make stateful`: two million steps, half an hour of one core. A search remembers all that it tried: one of a million
 steps needs 5 GB."""
 
 STEPS = 100

@@ -127,10 +127,8 @@ class Monitor:
             assert digest == generation.digest, f"S3: the table of {key} changed"
             self._check_decisions(run.id, generation)
             if generation.ended is not None:
-                if key not in self._ends and generation.ended.kind in ("scale_up", "rejoined"):
-                    inside = {p.node_id for p in generation.participants}
-                    who = generation.ended.node_id
-                    assert who in inside, f"S12: {key} was ended by {who}, who is not in it"
+                if key not in self._ends:
+                    _check_end(tables, generation, generation.ended)
                 ended = self._ends.setdefault(key, generation.ended)
                 assert ended == generation.ended, f"S9: {key} has two reasons for its end"
             else:
@@ -190,6 +188,19 @@ class Monitor:
                 assert first is decision.reply, (
                     f"S14: {run_id} {generation.fence}: {key} has two decisions"
                 )
+
+
+def _check_end(tables: Tables, generation: Generation, ended: Ended) -> None:
+    """Who is said to have ended it can have done so."""
+    who = ended.node_id
+    ends = [p.session_id for p in generation.participants if p.node_id == who]
+    if ended.kind in ("scale_up", "rejoined"):
+        assert ends, f"S12: {generation.fence} was ended by {who}, who is not in it"
+    if ended.kind in ("lost", "replaced"):
+        gone = not any(session_id in tables.sessions for session_id in ends)
+        assert gone, (
+            f"S9: {generation.fence} ended because {who} was {ended.kind}, who is still there"
+        )
 
 
 def _check_sessions(tables: Tables) -> None:

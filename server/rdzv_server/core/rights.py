@@ -84,16 +84,22 @@ def speaks_for(names: tuple[str, ...], node_id: str) -> bool:
     return False
 
 
-def knows_worker_token(tables: Tables, hello: HelloWorker) -> bool:
-    """A training process has the token that its agent got for it: of this server process, or of one before."""
+def check_worker_token(tables: Tables, hello: HelloWorker) -> None:
+    """A training process has the token that its agent got for it: of this server process, or of one before.
+
+    Raises:
+        Refused: UNAUTHENTICATED; STALE_GENERATION, where nobody is left who could vouch for it.
+    """
     expected = tables.worker_token(hello.run, hello.node_id, hello.fence)
     if hmac.compare_digest(expected, hello.worker_token):
-        return True
+        return
     agent = tables.nodes.get((hello.run, hello.node_id))
-    if agent is None or hello.fence.epoch != tables.identity.epoch:
-        return False
+    if agent is None:
+        raise Refused(
+            ErrorCode.STALE_GENERATION,
+            f"node {hello.node_id!r} is not in run {hello.run!r} any more, so no training process can attach to it",
+        )
     mine = hash_of(hello.worker_token)
-    return any(
-        number == hello.fence.generation and hmac.compare_digest(mine, known)
-        for number, known in agent.worker_hashes
-    )
+    known = [token for number, token in agent.worker_hashes if number == hello.fence.generation]
+    if not any(hmac.compare_digest(mine, token) for token in known):
+        raise Refused(ErrorCode.UNAUTHENTICATED, "the worker token is wrong")

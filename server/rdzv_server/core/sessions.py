@@ -50,7 +50,7 @@ def hello_node(tables: Tables, connection: Connection, hello: HelloNode) -> Welc
         )
     session = tables.nodes.get(key)
     if hello.resume is not None:
-        session = _proven(tables, hello.resume)
+        session = _proven(tables, hello.resume, "node")
         if _bound_to(session) != (Role.NODE, *key, hello.incarnation, None):
             raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another process")
     elif session is not None and session.incarnation != hello.incarnation:
@@ -73,18 +73,19 @@ def hello_worker(tables: Tables, connection: Connection, hello: HelloWorker) -> 
         Refused: UNAUTHENTICATED, NOT_PERMITTED, STALE_GENERATION, UNKNOWN_RUN, and those of a resume.
     """
     rights.check_hello(connection, hello)
-    if not rights.knows_worker_token(tables, hello):
-        if hello.fence.epoch != tables.identity.epoch:
-            raise _unknown_epoch(tables, hello.fence.epoch)
-        raise Refused(ErrorCode.UNAUTHENTICATED, "the worker token is wrong")
+    if hello.fence.epoch != tables.identity.epoch:
+        raise _unknown_epoch(tables, hello.fence.epoch)
     run = tables.runs.get(hello.run)
     if run is None:
         raise Refused(ErrorCode.UNKNOWN_RUN, f"there is no run {hello.run!r}")
+    # Before the token: after a restart the server knows the tokens of the nodes that are still there, and a worker
+    # that outlived its node must hear that its generation is over, and not that its token is wrong.
     waits.usable(run, hello.fence)
+    rights.check_worker_token(tables, hello)
     key = (hello.run, hello.node_id, hello.incarnation)
     session = tables.workers.get(key)
     if hello.resume is not None:
-        session = _proven(tables, hello.resume)
+        session = _proven(tables, hello.resume, "training process")
         if _bound_to(session) != (Role.WORKER, *key, hello.fence):
             raise Refused(ErrorCode.UNAUTHENTICATED, "the session belongs to another process")
     resumed = session is not None
@@ -305,8 +306,8 @@ def _welcome(tables: Tables, session: Session, resume: Resume | None, resumed: b
     )
 
 
-def _proven(tables: Tables, resume: Resume) -> Session:
-    """The session that a resume proves to own."""
+def _proven(tables: Tables, resume: Resume, what: str) -> Session:
+    """The session that a resume proves to own; `what` it belongs to, for the text of a refusal."""
     if resume.epoch != tables.identity.epoch:
         raise _unknown_epoch(tables, resume.epoch)
     session = tables.sessions.get(resume.session)
@@ -315,7 +316,7 @@ def _proven(tables: Tables, resume: Resume) -> Session:
     if known is None:
         raise Refused(
             ErrorCode.SESSION_LOST,
-            f"session {resume.session} is over: this node was lost while it was away",
+            f"session {resume.session} is over: this {what} was lost while it was away",
         )
     if not hmac.compare_digest(known, hash_of(resume.token)):
         raise Refused(ErrorCode.UNAUTHENTICATED, "the session token is wrong")

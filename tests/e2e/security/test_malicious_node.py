@@ -124,17 +124,19 @@ def test_guessed_worker_tokens_attach_nobody(cluster: Cluster) -> None:
     server = cluster.server()
     with live_run(cluster, server, **WITNESS), world(server, "mine", 2) as (nodes, told):
         fence, own = told[0].fence, told[0].worker_token
-        tries = [(RUN, "heart0", fence, bytes(32)), (RUN, "heart0", fence, own),
-                 ("mine", "n1", fence, own), ("mine", "n0", Fence(fence.epoch, 2), own),
-                 ("mine", "n0", fence, own[:-1] + bytes((own[-1] ^ 1,)))]  # fmt: skip
-        for run, node, at, token in tries:
+        wrong, later = C.UNAUTHENTICATED, Fence(fence.epoch, 2)
+        tries = [(RUN, "heart0", fence, bytes(32), wrong), (RUN, "heart0", fence, own, wrong),
+                 ("mine", "n1", fence, own, wrong), ("mine", "n0", later, own, C.STALE_GENERATION),
+                 ("mine", "nobody", fence, own, C.STALE_GENERATION),
+                 ("mine", "n0", fence, own[:-1] + bytes((own[-1] ^ 1,)), wrong)]  # fmt: skip
+        for run, node, at, token, refusal in tries:
             with Raw(server) as raw:
                 raw.send(PREAMBLE)
                 hello = HelloWorker(
                     run=run, node_id=node, fence=at, rank=0, worker_token=token,
                     incarnation=bytes(16),
                 )  # fmt: skip
-                assert code(raw, hello) == C.UNAUTHENTICATED, (run, node, at)
+                assert code(raw, hello) == refusal, (run, node, at)
         assert len(nodes) == 2
 
 

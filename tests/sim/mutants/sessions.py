@@ -191,8 +191,8 @@ def any_epoch_resumes(patch: Patch) -> None:
     """a session of a server that forgot everything is looked up in the new one"""
     proven = sessions._proven
 
-    def believed(tables: Tables, resume: Any) -> Session:
-        return proven(tables, replace(resume, epoch=tables.identity.epoch))
+    def believed(tables: Tables, resume: Any, what: str) -> Session:
+        return proven(tables, replace(resume, epoch=tables.identity.epoch), what)
 
     patch(sessions, "_proven", believed)
 

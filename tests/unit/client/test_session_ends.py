@@ -6,18 +6,23 @@ from rdzv_client.session_events import Answered, State, StateChanged
 from rdzv_proto.errors import ERRORS, ErrorCode, info
 from rdzv_proto.messages import (
     Done,
+    Ended,
     Error,
     Fence,
     Finished,
     HelloNode,
+    HelloWorker,
     KvAdd,
     KvGet,
     Leave,
     View,
     ViewChanged,
 )
-from tests.unit.client.driver import FENCE, JOIN, Driver, changes, joined, only
+from tests.unit.client.driver import FENCE, JOIN, TOKEN, Driver, changes, joined, only
 
+WORKER = HelloWorker(
+    run="llama", node_id="node-1", fence=FENCE, rank=0, worker_token=TOKEN, incarnation=b"w" * 16
+)
 GET = KvGet(fence=FENCE, key="k", timeout_ms=1000)
 GONE = [
     (ErrorCode.SESSION_LOST, "session_lost"),
@@ -134,6 +139,43 @@ def test_s31_after_a_lost_session_a_server_whose_clock_is_behind_is_believed(
     behind = joined(Fence(FENCE.epoch - 1, 1))
     driver.say(join, behind)
     assert driver.session.watch.view == View(fence=behind.fence)
+
+
+LOST = Ended(kind="lost", reason="node-2 was lost")
+
+
+@pytest.mark.parametrize("ended", [None, LOST])
+def test_s9_a_worker_that_lost_its_session_is_told_by_the_welcome_whether_its_generation_lives(
+    ended: Ended | None,
+) -> None:
+    """It stood still for longer than its lease; for its agent and for everybody else nothing has happened
+    (simulator, crashes 73)."""
+    driver = Driver(WORKER)
+    driver.welcome(view=View(fence=FENCE))
+    get = driver.ask(GET)
+    driver.sent()
+    driver.events()
+    driver.drop()
+    ((hello_id, _),) = driver.connect()
+    why = error(ErrorCode.SESSION_LOST, "session 3 is over")
+    driver.say(hello_id, why)
+    assert driver.answers() == {get: why}
+    assert driver.session.watch.view == View(fence=FENCE)
+    ((hello_id, _),) = driver.sent()
+    view = View(fence=FENCE, waiting=0 if ended is None else 1, ended=ended)
+    driver.greet(hello_id, session=9, view=view)
+    assert driver.session.watch.view == view
+
+
+def test_a_worker_of_a_server_that_forgot_everything_is_in_a_dead_generation() -> None:
+    driver = Driver(WORKER)
+    driver.welcome(view=View(fence=FENCE))
+    driver.drop()
+    ((hello_id, _),) = driver.connect()
+    driver.say(hello_id, error(ErrorCode.UNKNOWN_EPOCH))
+    ended = driver.session.watch.view.ended
+    assert ended is not None
+    assert ended.kind == "server_restarted"
 
 
 def test_s2_a_session_that_is_resumed_believes_in_no_older_generation() -> None:

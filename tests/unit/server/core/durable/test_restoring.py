@@ -919,6 +919,28 @@ def test_a_worker_of_an_earlier_generation_is_told_that_it_is_over_after_a_resta
     assert code(reply) == ErrorCode.STALE_GENERATION
 
 
+@pytest.mark.parametrize("how", ["lost", "replaced", "drained", "failed"])
+def test_s10_a_worker_that_outlived_its_node_is_stale_and_no_impostor_after_a_restart(
+    lab: Lab, how: str
+) -> None:
+    """The server has the hash of its token no more; it was told that the token is wrong (simulator, durable 44)."""
+    a = lab.world("a", "b", rules=policy(2))[0]
+    assert a.joined is not None
+    old, ask = a.joined, a.worker
+    if how == "lost":
+        a.lose()
+        lab.advance(20)
+    elif how == "replaced":
+        lab.node("a", incarnation=2)
+    else:
+        a.leave(how)
+    lab.restart()
+    _, reply = ask(0, old.worker_token)
+    assert code(reply) == ErrorCode.STALE_GENERATION
+    assert isinstance(reply, Error)
+    assert "token" not in reply.message
+
+
 def test_workers_meet_at_a_barrier_after_a_restart(lab: Lab) -> None:
     a, b = lab.world("a", "b", rules=policy(2))
     wires = [node.worker(rank)[0] for rank, node in enumerate((a, b))]
