@@ -312,16 +312,14 @@ class Session:
             self._over(reply)
 
     def _welcomed(self, now: float, welcome: Welcome) -> None:
-        before, self._hello_until = self.welcome, None
-        first = before is None
+        before, self.welcome, self._hello_until = self.welcome, welcome, None
         if before is not None and before.epoch != welcome.epoch and not welcome.resumed:
             self.watch.new_epoch()
-        self.welcome = welcome
         if welcome.session:
             self._resume = Resume(welcome.epoch, welcome.session, welcome.token)
             self._beats.start(now, self.lease_s, self._rng)
         self.state = State.CONNECTED
-        away_s = 0.0 if first else now - self.reconnect.away_since
+        away_s = 0.0 if before is None else now - self.reconnect.away_since
         self.reconnect.met()
         self._events.append(StateChanged(State.CONNECTED, welcome.server, away_s))
         if welcome.view is not None:
@@ -344,13 +342,10 @@ class Session:
         elif not isinstance(self._hello, HelloWorker):
             self._note(self.watch.end("session_lost", why.message))
         for request_id, message in self._in_flight:
-            match message:
-                case Join():
-                    pass
-                case Leave() | Finished():
-                    self._settle(request_id, Done())
-                case _:
-                    self._settle(request_id, why)
+            if isinstance(message, Leave | Finished):
+                self._settle(request_id, Done())
+            elif not isinstance(message, Join):
+                self._settle(request_id, why)
 
     def _note(self, changed: bool) -> None:
         if changed:
