@@ -195,6 +195,8 @@ class Meetings:
             if not once:
                 self._lane(act, turn_s_max)
 
+        if self._of == "workers":  # for each of them there is an agent that does the same
+            turn_s_max *= 2
         self._clock.after(self._rng.uniform(0.1, turn_s_max), turn)
 
     # --- barriers -----------------------------------------------------------------------------
