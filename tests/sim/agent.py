@@ -237,8 +237,9 @@ class Agent:
         if self.joined is mine and self.stage is Stage.EXCHANGE:
             self.stage = Stage.RUNNING
             self.meetings.append(Meetings(self, mine))
-            self.communicators.append(Communicators(self, mine))
-            if self.world.has_workers(self.run):
+            if not self.world.has_workers(self.run):
+                self.communicators.append(Communicators(self, mine))
+            else:
                 self.worker = Worker(
                     self, mine, self._token, self.world.spoken_by_worker(self.process, mine)
                 )

@@ -26,7 +26,7 @@ from rdzv_proto.messages import (
 )
 
 if TYPE_CHECKING:
-    from tests.sim.agent import Agent
+    from tests.sim.meeting import Member
 
 ID_S = 4.0
 """How long a rank waits for an id."""
@@ -65,14 +65,14 @@ class IdLedger:
 
 
 class Communicators:
-    """The communicator of all nodes of one generation, made again and again."""
+    """The communicator of all members of one generation, made again and again."""
 
     GROUP = "world"
 
-    def __init__(self, agent: "Agent", mine: Joined) -> None:
+    def __init__(self, agent: "Member", mine: Joined) -> None:
         world = agent.world
         self._agent, self._mine, self._ledger = agent, mine, world.id_ledger
-        self._rng, self._clock, self._server = world.rng, world.clock, world.server
+        self._rng, self._clock, self._server = agent.rng, world.clock, world.server
         self.waiting_since: float | None = None
         self._holds: int | None = None
         """The attempt whose id it holds, and whose communicator it makes."""

@@ -187,14 +187,14 @@ class Rules:
     def waits(self, agent: Agent) -> None:
         """Nobody waits at a barrier or for an id longer than its time (L3, L5)."""
         now = self._world.clock.now
-        workers = [] if agent.worker is None or not agent.worker.alive else [agent.worker.meetings]
-        for meetings in [*agent.meetings, *workers]:
+        workers = [] if agent.worker is None or not agent.worker.alive else [agent.worker]
+        for meetings in [*agent.meetings, *(worker.meetings for worker in workers)]:
             for name, since in meetings.waiting.items():
                 if now - since > BARRIER_S + 1.0:
                     raise ViolationError(
                         f"L3: {agent.label} waits at {name} since {since:.1f} of {now}"
                     )
-        for one in agent.communicators:
+        for one in [*agent.communicators, *(worker.communicators for worker in workers)]:
             asked_at = one.waiting_since
             if asked_at is not None and now - asked_at > ID_S + 1.0:
                 raise ViolationError(

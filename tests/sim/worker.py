@@ -1,7 +1,7 @@
 """A training process that an agent started: `Client.from_env()` on the virtual clock.
 
-It attaches to its agent's node and generation, meets the other workers at barriers and uses keys until it is
-stopped, fails, or learns that the generation is over. It outlives an agent that is killed, for a while.
+It attaches to its agent's node and generation, meets the other workers at barriers, makes communicators with them and
+uses keys until it is stopped, fails, or learns that the generation is over. It outlives an agent that is killed, for a while.
 """
 
 import hashlib
@@ -13,8 +13,18 @@ from rdzv_client.session_events import Event, State, StateChanged
 from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import Token
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import AnyReply, AnyRequest, Error, Fence, HelloWorker, Joined, View
+from rdzv_proto.messages import (
+    AnyReply,
+    AnyRequest,
+    Error,
+    Fence,
+    HelloWorker,
+    Joined,
+    NcclRevoked,
+    View,
+)
 from tests.sim.client import Client
+from tests.sim.communicators import Communicators
 from tests.sim.meeting import Meetings
 
 if TYPE_CHECKING:
@@ -54,6 +64,7 @@ class Worker:
             hello, self._clock, rng, agent.world.server, self._event, token=token, spoken=spoken
         )
         self.meetings = Meetings(self, mine, of="workers")
+        self.communicators = Communicators(self, mine)
         self.client.start()
 
     def runs(self, mine: Joined) -> bool:
@@ -106,6 +117,8 @@ class Worker:
                 self.world.rules.worker_told(self, event)
                 if self.rng.random() < CRASH:
                     self._clock.after(self.rng.uniform(0, 1), self.fails)
+            case NcclRevoked():
+                self.communicators.revoked(event)
             case _:
                 pass
 
