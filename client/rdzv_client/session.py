@@ -313,7 +313,7 @@ class Session:
 
     def _welcomed(self, now: float, welcome: Welcome) -> None:
         before, self.welcome, self._hello_until = self.welcome, welcome, None
-        if before is not None and before.epoch != welcome.epoch and not welcome.resumed:
+        if before is not None and before.epoch != welcome.epoch:
             self.watch.new_epoch()
         if welcome.session:
             self._resume = Resume(welcome.epoch, welcome.session, welcome.token)

@@ -49,7 +49,7 @@ class Watch:
         return self.end("superseded", f"generation {mine} ended while this node was away")
 
     def new_epoch(self) -> None:
-        """The session was opened anew in another epoch than the last one."""
+        """The session is in another epoch than before."""
         self._anew = self.view.fence is not None
 
     def _older(self, fence: Fence, mine: Fence) -> bool:

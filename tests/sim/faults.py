@@ -10,6 +10,9 @@ from tests.sim.strangers import Foreigner, Thief, Tool
 if TYPE_CHECKING:
     from tests.sim.world import World
 
+LATE = 0.1
+"""Part of the processes whose first connection to a server breaks before its welcome comes, or soon after."""
+
 
 def kill(world: "World", agent: Agent) -> None:
     agent.kill()
@@ -192,8 +195,12 @@ def worker_dies(world: "World", agent: Agent) -> None:
 
 
 def crash(world: "World", agent: Agent) -> None:
+    """In the crowd that comes back some connections break before their welcome comes, or soon after."""
     if world.server.up:
         world.server.crash()
+        for other in world.agents:
+            if other.alive and world.rng.random() < LATE:
+                other.client.late_s = late_times(world.rng)
         world.clock.after(world.rng.uniform(0.1, 5), world.server.restart)
 
 

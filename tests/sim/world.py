@@ -37,9 +37,6 @@ AFTERMATH_S = 5.0
 LAST_CALLS_S = (0, 1, 2)
 """A run's last call is one of these."""
 
-LATE_FIRST = 0.1
-"""Part of the processes whose first connection breaks before its welcome comes, or soon after."""
-
 FAULTS_PER_S = 0.7
 
 WORKERS = 0.2
@@ -156,7 +153,7 @@ class World:
         if self.master is not None:
             token = self.master if self.rng.random() < 0.2 else self.token_of(run)
         rng = self.rng
-        late_s = faults.late_times(rng) if rng.random() < LATE_FIRST else None
+        late_s = faults.late_times(rng) if rng.random() < faults.LATE else None
         agent = Agent(
             self, name, run, policy, node_id=node_id, process=self.processes, restarts=self.rng.randint(0, 2),
             token=token, late_s=late_s, spoken=self._spoken(f"process {self.processes}"),

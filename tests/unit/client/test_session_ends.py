@@ -120,11 +120,13 @@ def test_the_generation_after_a_lost_session_is_seen() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), GONE)
 @pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("resumed", [False, True])
 def test_s31_after_a_lost_session_a_server_whose_clock_is_behind_is_believed(
-    code: ErrorCode, kind: str, breaks: bool
+    code: ErrorCode, kind: str, breaks: bool, resumed: bool
 ) -> None:
-    """Also if the connection breaks behind the refusal: then nobody refuses the next hello, which names no
-    session (simulator, crashes 10412)."""
+    """Also if the connection breaks behind the refusal: then nobody refuses the next hello, which names no session
+    (simulator, crashes 10412); and if the first welcome of the new session is lost, so that the second one
+    resumes it (20806)."""
     driver = Driver()
     driver.in_generation()
     driver.drop()
@@ -135,7 +137,7 @@ def test_s31_after_a_lost_session_a_server_whose_clock_is_behind_is_believed(
     if breaks:
         driver.drop()
         ((hello_id, _),) = driver.connect()
-    driver.greet(hello_id, session=1, epoch=FENCE.epoch - 1, view=View())
+    driver.greet(hello_id, session=1, epoch=FENCE.epoch - 1, resumed=resumed, view=View())
     behind = joined(Fence(FENCE.epoch - 1, 1))
     driver.say(join, behind)
     assert driver.session.watch.view == View(fence=behind.fence)
