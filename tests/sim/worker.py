@@ -37,6 +37,11 @@ CRASH = 0.2
 """Part of the workers that fail of themselves when their generation ends: a broken collective is often seen
 before the agent has stopped them."""
 
+FINAL = frozenset((
+    ErrorCode.STALE_GENERATION, ErrorCode.UNKNOWN_EPOCH, ErrorCode.UNKNOWN_RUN, ErrorCode.CONNECTION_LOST,
+))  # fmt: skip
+"""What may end a worker's session for good: its generation, the server's memory, or patience."""
+
 
 class Worker:
     """One process, with the global rank that is its node's group rank.
@@ -121,9 +126,3 @@ class Worker:
                 self.communicators.revoked(event)
             case _:
                 pass
-
-
-FINAL = frozenset((
-    ErrorCode.STALE_GENERATION, ErrorCode.UNKNOWN_EPOCH, ErrorCode.UNKNOWN_RUN, ErrorCode.CONNECTION_LOST,
-))  # fmt: skip
-"""What may end a worker's session for good: its generation, the server's memory, or patience."""
