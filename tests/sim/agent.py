@@ -143,6 +143,12 @@ class Agent:
 
     # --- what happens to it ---------------------------------------------------------------------
 
+    def heal(self) -> None:
+        """Nothing slows or holds its traffic any more, nor its worker's."""
+        self.client.heal()
+        if self.worker is not None:
+            self.worker.client.heal()
+
     def kill(self) -> None:
         """SIGKILL: the kernel closes the socket, nothing else is said."""
         self._gone("killed")
@@ -180,20 +186,11 @@ class Agent:
 
     def ask(self, message: AnyRequest, done: Callable[[AnyReply], None]) -> None:
         """Make a request; no answer may be one that is never told."""
-        world, mine = self.world, self.joined
-        op = world.recorder.asked(
-            self.label, self.run, message, self._clock.now,
-            None if mine is None else mine.group_rank, None if mine is None else mine.world_size,
+        told = self.world.watched(
+            self.label, self.run, message, self.joined,
+            lambda refusal: self.world.rules.refused(self, message, refusal, NEVER_TOLD), done,
         )  # fmt: skip
-
-        def answered(reply: AnyReply) -> None:
-            if isinstance(reply, Error):
-                self.world.rules.refused(self, message, reply, NEVER_TOLD)
-            if op is not None:
-                world.recorder.answered(op, reply, self._clock.now)
-            done(reply)
-
-        self.client.ask(message, answered)
+        self.client.ask(message, told)
 
     def _join(self) -> None:
         self.stage, self.asked_at = Stage.JOINING, self._clock.now

@@ -57,9 +57,7 @@ class Core:
         self.members = rng.sample(able, min(size, len(able)))
         for agent in world.of_run(run):
             if agent in self.members:
-                agent.client.heal()
-                if agent.worker is not None:
-                    agent.worker.client.heal()
+                agent.heal()
             else:
                 self._break(agent)
         while len(self.members) < policy.min_nodes:

@@ -16,7 +16,6 @@ from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
-    Error,
     Fence,
     HelloWorker,
     Joined,
@@ -78,19 +77,11 @@ class Worker:
 
     def ask(self, message: AnyRequest, done: Callable[[AnyReply], None]) -> None:
         """Make a request; no answer may be one that is never told."""
-        world, mine = self.world, self.mine
-        op = world.recorder.asked(
-            self.label, self.run, message, self._clock.now, mine.group_rank, mine.world_size
-        )
-
-        def answered(reply: AnyReply) -> None:
-            if isinstance(reply, Error):
-                world.rules.refused_worker(self, message, reply)
-            if op is not None:
-                world.recorder.answered(op, reply, self._clock.now)
-            done(reply)
-
-        self.client.ask(message, answered)
+        told = self.world.watched(
+            self.label, self.run, message, self.mine,
+            lambda refusal: self.world.rules.refused_worker(self, message, refusal), done,
+        )  # fmt: skip
+        self.client.ask(message, told)
 
     # --- how it ends ----------------------------------------------------------------------------
 

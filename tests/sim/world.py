@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import EVERYTHING, SECRET_BYTES, Grant, Scope, Token
-from rdzv_proto.messages import Joined, Policy
+from rdzv_proto.messages import AnyReply, AnyRequest, Error, Joined, Policy
 from rdzv_server.core.settings import Settings
 from tests import nextversion
 from tests.sim import faults
@@ -137,6 +137,33 @@ class World:
         if self._keep:
             self.lines.append(text)
 
+    def watched(
+        self,
+        label: str,
+        run: str,
+        message: AnyRequest,
+        mine: Joined | None,
+        refused: Callable[[Error], None],
+        done: Callable[[AnyReply], None],
+    ) -> Callable[[AnyReply], None]:
+        """What an answer is given to: the rules, if it is a refusal; the record; and whoever asked.
+
+        Args:
+            label: of the process that asks.
+            mine: its place, if it has one.
+        """
+        rank, size = (None, None) if mine is None else (mine.group_rank, mine.world_size)
+        op = self.recorder.asked(label, run, message, self.clock.now, rank, size)
+
+        def answered(reply: AnyReply) -> None:
+            if isinstance(reply, Error):
+                refused(reply)
+            if op is not None:
+                self.recorder.answered(op, reply, self.clock.now)
+            done(reply)
+
+        return answered
+
     def of_run(self, run: str) -> list[Agent]:
         """Its living agents."""
         return [agent for agent in self.agents if agent.run == run and agent.alive]
@@ -221,7 +248,5 @@ class World:
 
     def _heal(self) -> None:
         for agent in self.agents:
-            agent.client.heal()
-            if agent.worker is not None:
-                agent.worker.client.heal()
+            agent.heal()
         self.trace("healed")
