@@ -49,12 +49,6 @@ JOIN_S = 10.0
 STOP_S = 0.5
 """Workers stop within this time."""
 
-NEVER_TOLD = frozenset((
-    ErrorCode.MALFORMED, ErrorCode.UNSUPPORTED, ErrorCode.NOT_PERMITTED, ErrorCode.BAD_ROUND,
-    ErrorCode.BARRIER_MISMATCH, ErrorCode.POLICY_MISMATCH, ErrorCode.NOT_A_NUMBER, ErrorCode.UNAUTHENTICATED,
-))  # fmt: skip
-"""What an agent that makes no mistake is never told: its requests are right, whatever happened to them on the way."""
-
 
 class Stage(enum.Enum):
     """Where the agent is."""
@@ -188,7 +182,7 @@ class Agent:
         """Make a request; no answer may be one that is never told."""
         told = self.world.watched(
             self.label, self.run, message, self.joined,
-            lambda refusal: self.world.rules.refused(self, message, refusal, NEVER_TOLD), done,
+            lambda refusal: self.world.rules.refused(self, message, refusal), done,
         )  # fmt: skip
         self.client.ask(message, told)
 

@@ -1,12 +1,11 @@
 """What must hold of all that the nodes of one history are told. Nothing here looks at how the server does it, but
 for the end: whether each node is where it should be."""
 
-from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyRequest, Error, Fence, Join, Joined, View
-from tests.sim.agent import LEASE_S, NEVER_TOLD, Agent, Stage
+from tests.sim.agent import LEASE_S, Agent, Stage
 from tests.sim.communicators import ID_S
 from tests.sim.meeting import BARRIER_S
 from tests.sim.worker import FINAL, Worker
@@ -22,6 +21,12 @@ JOIN_REFUSALS = frozenset((
     ErrorCode.CONNECTION_LOST,
 ))  # fmt: skip
 """How a join may end without a world: a lost session is none of them, the join goes on in a new one."""
+
+NEVER_TOLD = frozenset((
+    ErrorCode.MALFORMED, ErrorCode.UNSUPPORTED, ErrorCode.NOT_PERMITTED, ErrorCode.BAD_ROUND,
+    ErrorCode.BARRIER_MISMATCH, ErrorCode.POLICY_MISMATCH, ErrorCode.NOT_A_NUMBER, ErrorCode.UNAUTHENTICATED,
+))  # fmt: skip
+"""What a client that makes no mistake is never told: its requests are right, whatever happened to them on the way."""
 
 
 class ViolationError(AssertionError):
@@ -95,15 +100,12 @@ class Rules:
             raise ViolationError(f"S10: {agent.label} believes in {view.fence} after {last}")
         self._viewed[agent.process] = view.fence
 
-    def refused(self, agent: Agent, asked: AnyRequest, reply: Error, never: Container[int]) -> None:
+    def refused(self, agent: Agent, asked: AnyRequest, reply: Error) -> None:
         """A request was refused for a mistake that its sender did not make, or a join for no good reason."""
         crossed = agent.leaving and reply.code == ErrorCode.NOT_A_MEMBER
         if isinstance(asked, Join) and reply.code not in JOIN_REFUSALS and not crossed:
             raise ViolationError(f"L4: {agent.label} joined and was told: {reply.message}")
-        if reply.code in never:
-            raise ViolationError(
-                f"S23: {agent.label} asked {asked.op} and was told: {reply.message}"
-            )
+        self._never_told(agent.label, asked, reply)
 
     def over(self, agent: Agent, failure: Error | None) -> None:
         """A session is over for good: it was fenced by a newer process (S5), or away for too long. Newer is
@@ -124,10 +126,11 @@ class Rules:
     def refused_worker(self, worker: Worker, asked: AnyRequest, reply: Error) -> None:
         """A training process that makes no mistake is refused only because its generation, or the server's memory of
         it, is gone."""
+        self._never_told(worker.label, asked, reply)
+
+    def _never_told(self, label: str, asked: AnyRequest, reply: Error) -> None:
         if reply.code in NEVER_TOLD:
-            raise ViolationError(
-                f"S23: {worker.label} asked {asked.op} and was told: {reply.message}"
-            )
+            raise ViolationError(f"S23: {label} asked {asked.op} and was told: {reply.message}")
 
     def worker_told(self, worker: Worker, view: View) -> None:
         """The generation of a training process has ended (S9): not before that is true."""
