@@ -19,7 +19,7 @@ from rdzv_proto.messages import (
     Welcome,
 )
 from rdzv_server.core.clock import TICK_S
-from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.coordinator import DUE_PER_STEP, Coordinator
 from rdzv_server.core.events import (
     Agreed,
     Broadcast,
@@ -78,7 +78,9 @@ class SimServer:
         tokens: Iterable[Token] = (),
         settings: Settings | None = None,
         spoken: Callable[[int], Spoken],
+        due_per_step: int = DUE_PER_STEP,
     ) -> None:
+        self._due_per_step = due_per_step
         self._spoken_by = spoken
         self.agreed: Counter[int] = Counter()
         """Connections, by the version that is spoken on them."""
@@ -123,7 +125,9 @@ class SimServer:
             self.memories_lost += 1
         key = hashlib.sha256(b"sim%d" % self._starts).digest()
         identity = Identity("sim", f"i{self._starts}", self.epoch, key)
-        self.core = Coordinator(self._settings, identity, durable=self.disk is not None)
+        self.core = Coordinator(
+            self._settings, identity, durable=self.disk is not None, due_per_step=self._due_per_step
+        )
         self.monitor = Monitor()
         self.ledger = SimLedger(self._clock, self.disk, self._do, self._trouble)
         self._ports: dict[int, int] = {}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import EVERYTHING, SECRET_BYTES, Grant, Scope, Token
 from rdzv_proto.messages import AnyReply, AnyRequest, Error, Joined, Policy
+from rdzv_server.core import coordinator
 from rdzv_server.core.settings import Settings
 from tests import nextversion
 from tests.sim import faults
@@ -38,6 +39,9 @@ LAST_CALLS_S = (0, 1, 2)
 """A run's last call is one of these."""
 
 FAULTS_PER_S = 0.7
+
+DUE_PER_STEP = (1, 3, coordinator.DUE_PER_STEP)
+"""Deadlines that a step sees to are one of these: as many as in the product are never due at once here."""
 
 WORKERS = 0.2
 """Part of the runs whose training processes have sessions of their own."""
@@ -97,6 +101,7 @@ class World:
             tokens=() if self.master is None else (self.master,),
             settings=Settings(run_keep_s=self.rng.choice((1.0, 5.0, 600.0))),
             spoken=lambda start: self._spoken(f"start {start}"),
+            due_per_step=random.Random(f"due {seed}").choice(DUE_PER_STEP),
         )  # fmt: skip
         self.ledger = Ledger(self.server.life)
         self.id_ledger = IdLedger()

@@ -5,7 +5,7 @@ So the heap keeps the earliest time ever asked for each key and looks up the tru
 """
 
 import heapq
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -45,16 +45,18 @@ class Deadlines(Generic[K]):
         """True if it is certain, without a closer look, that `next` is not before a time."""
         return not self._heap or self._heap[0][0] >= at
 
-    def pop_due(self, now: float) -> Iterator[K]:
-        """Remove and yield every key whose deadline is at or before `now`, earliest first."""
-        while True:
+    def pop_due(self, now: float, most: int) -> list[K]:
+        """Remove and return up to `most` keys whose deadline is at or before `now`, earliest first."""
+        found: list[K] = []
+        while len(found) < most:
             self._settle()
             if not self._heap or self._heap[0][0] > now:
-                return
+                break
             _, _, key = heapq.heappop(self._heap)
             del self._queued[key]
             del self._due[key]
-            yield key
+            found.append(key)
+        return found
 
     def _push(self, key: K, at: float) -> None:
         self._serial += 1

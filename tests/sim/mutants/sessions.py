@@ -10,6 +10,7 @@ from rdzv_proto.errors import ErrorCode
 from rdzv_server.core import generations, roster, sessions
 from rdzv_server.core.clock import RunClock
 from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.deadlines import Deadlines
 from rdzv_server.core.events import Close, Lost, Send
 from rdzv_server.core.model import Connection, Kind, Session
 from rdzv_server.core.tables import Tables
@@ -51,6 +52,17 @@ def fenced_may_speak(patch: Patch) -> None:
         tables.effects.append(Close(connection.id, None))
 
     patch(Tables, "close", close)
+
+
+@mutant("L2")
+def due_is_dropped(patch: Patch) -> None:
+    """what is due, and is more than one step sees to, is forgotten"""
+    pop_due = Deadlines.pop_due
+
+    def pop(deadlines: Any, now: float, most: int) -> Any:
+        return pop_due(deadlines, now, 1 << 30)[:most]
+
+    patch(Deadlines, "pop_due", pop)
 
 
 @mutant("S5")

@@ -5,6 +5,7 @@ import pytest
 
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
+    Alive,
     CloseRun,
     Error,
     Fence,
@@ -247,6 +248,26 @@ def test_s33_a_heartbeat_that_was_in_the_kernel_when_time_was_up_saves_its_sende
     lab.advance(0.5)
     assert lab.run().live is not None
     assert not lab.reported("node_lost")
+
+
+def test_l10_those_who_expire_together_do_so_step_by_step_and_others_are_heard_between() -> None:
+    lab = Lab(due_per_step=3)
+    doomed = lab.world(*(f"node{i}" for i in range(8)), rules=policy(8))
+    (other,) = lab.world("other", rules=policy(1), run="other")
+    for node in doomed:
+        node.lose()
+    left: dict[int, float] = {}
+    while len(lab.core.tables.sessions) > 1:
+        left.setdefault(len(lab.core.tables.sessions) - 1, lab.now)
+        assert isinstance(other.ask(Heartbeat()), Alive)
+        due = lab.core.next_deadline()
+        assert due is not None
+        lab.now = max(lab.now, min(due, lab.now + 0.1))
+        lab.apply(lab.core.tick(lab.now))
+    assert list(left) == [8, 5, 2], "three at a time"
+    assert lab.now - left[5] < 0.01, "the rest follows at once"
+    assert lab.run("other").live is not None
+    assert len(lab.reported("node_lost")) == 8
 
 
 @pytest.mark.parametrize("stall_s", [0.3, 3.0, 60.0])
