@@ -175,6 +175,7 @@ class Session:
     def disconnected(self, now: float, reason: str) -> None:
         """The connection is gone, or the attempt failed."""
         self.last_error = reason
+        said_at = now if self._hello_until is None else self._hello_until - self._hello_s
         self._hello_until = None
         self._beats.stop()
         self.wants_disconnect = False
@@ -186,7 +187,7 @@ class Session:
             self.reconnect.broke(now)
             self._events.append(StateChanged(State.SUSPENDED, reason))
         else:
-            self.reconnect.failed(now)
+            self.reconnect.failed(now, unanswered_s=now - said_at)
         pause_s, self._pause_s = self._pause_s, 0.0
         self.reconnect.hold_off(now, pause_s)
 
@@ -210,8 +211,7 @@ class Session:
 
     def tick(self, now: float) -> None:
         """Do what is due."""
-        if self._hello_until is not None and now >= self._hello_until:
-            self._hello_until = None
+        if self._hello_until is not None and now >= self._hello_until and not self.wants_disconnect:
             self.last_error = f"no answer to the hello within {self._hello_s:g} s"
             self.wants_disconnect = True
         if self.state is State.CONNECTED:
@@ -358,6 +358,7 @@ class Session:
     def _goodbye(self, goodbye: Goodbye) -> None:
         self.last_error = goodbye.message
         self._pause_s = goodbye.retry_after_ms / 1000
+        self._hello_until = None
         self.wants_disconnect = True
         if goodbye.code == ErrorCode.NOT_LEADER:
             self.reconnect.leader = goodbye.leader

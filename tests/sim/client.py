@@ -56,6 +56,8 @@ class Client:
         self.late_s: tuple[float, float] | None = None
         """Of the next connection: its client sees it break after the first time, and what it sent arrives
         after the second."""
+        self.refused_until = 0.0
+        """No new connection comes about before."""
         self._held: list[Callable[[], None]] = []
         self._asked: dict[int, Callable[[AnyReply], None]] = {}
         self._wakes_at = float("inf")
@@ -123,6 +125,7 @@ class Client:
 
     def heal(self) -> None:
         """Everything that slows or holds its traffic ends, but what is cut for ever."""
+        self.refused_until = 0.0
         if self.link is not None and not self.cut:
             for pipe in self.link.pipes:
                 pipe.slow_s = 0.0
@@ -185,7 +188,7 @@ class Client:
         if self.cut:
             clock.after(attempt_s, lambda: self.when_running(self._not_reached))
             return
-        if not self._server.up:
+        if not self._server.up or clock.now < self.refused_until:
             session.disconnected(clock.now, "connection refused")
             return
         link = Link()

@@ -3,6 +3,8 @@
 import random
 from typing import TYPE_CHECKING
 
+from rdzv_client import backoff
+from rdzv_client.reconnect import HELLO_S
 from tests.sim.agent import LEASE_S, Agent
 from tests.sim.client import Client
 from tests.sim.strangers import Foreigner, Thief, Tool
@@ -143,6 +145,18 @@ def edge(world: "World", agent: Agent) -> None:
     world.clock.after(begins, lambda: world.server.stall(world.rng.uniform(0.25, 1.0)))
 
 
+def away(world: "World", agent: Agent) -> None:
+    """A node's connection breaks without a word to the server, and new ones are refused; when one comes about, the
+    server stands still for about as long as the node waits for an answer to its hello (S33)."""
+    link = agent.client.link
+    if link is not None:
+        seconds = world.rng.uniform(1.0, LEASE_S - 0.5)
+        agent.client.refused_until = world.clock.now + seconds
+        agent.client.break_late(link, 0.0, seconds)
+        stalled_s = world.rng.uniform(HELLO_S - 1.0, HELLO_S + backoff.CAP_S)
+        world.clock.after(seconds, lambda: world.server.stall(stalled_s))
+
+
 def fail(world: "World", agent: Agent) -> None:
     agent.worker_fails()
 
@@ -220,8 +234,8 @@ def disk_full(world: "World", agent: Agent) -> None:
 
 
 ALWAYS = (
-    kill, vanish, replace, freeze, zombie, reset, all_reset, hole, hole, swizzle, slow, late, late, stall, edge, fail,
-    finish, drain, newcomer, close, intrude,
+    kill, vanish, replace, freeze, zombie, reset, all_reset, hole, hole, swizzle, slow, late, late, stall, edge, away,
+    fail, finish, drain, newcomer, close, intrude,
 )  # fmt: skip
 """Faults of nodes, networks, jobs and operators, and stalls of the server. Some count twice."""
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rdzv_client.inflight import InFlight
+from rdzv_client.reconnect import Reconnect
 from rdzv_client.session import Session
 from rdzv_client.watch import Watch
 from rdzv_client.wire import Wire
@@ -29,6 +30,13 @@ def retried_under_a_new_id(patch: Patch) -> None:
         welcomed(session, now, message)
 
     patch(Session, "_welcomed", welcome)
+
+
+@mutant("S33")
+def pause_after_an_unanswered_hello(patch: Patch) -> None:
+    """after a hello that a server left unanswered a client makes a pause longer than that server's grace"""
+    failed = Reconnect.failed
+    patch(Reconnect, "failed", lambda plan, now, unanswered_s=0.0: failed(plan, now))
 
 
 @mutant("S10")

@@ -85,6 +85,21 @@ def test_after_the_quick_attempts_the_pauses_are_jittered_within_the_cap(
     assert now <= due(reconnect) <= now + backoff.CAP_S
 
 
+@often
+@given(st.integers(), st.integers(0, 30), st.floats(0, 20))
+def test_s33_the_time_that_a_hello_was_unanswered_is_part_of_the_pause(
+    seed: int, more: int, unanswered_s: float
+) -> None:
+    one, other = met(seed), met(seed)
+    for reconnect in (one, other):
+        reconnect.broke(START)
+        for _ in range(4 + more):
+            reconnect.failed(START)
+    one.failed(START)
+    other.failed(START, unanswered_s)
+    assert due(other) == pytest.approx(max(START, due(one) - unanswered_s))
+
+
 def test_two_clients_do_not_come_back_together() -> None:
     one, two = new(1), new(2)
     for reconnect in (one, two):

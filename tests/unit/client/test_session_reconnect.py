@@ -6,10 +6,12 @@ from msgspec.structs import replace
 from rdzv_client.reconnect import HELLO_S
 from rdzv_client.session_events import State, StateChanged
 from rdzv_proto import codec
+from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     Done,
     Ended,
     Fence,
+    Goodbye,
     HelloAdmin,
     HelloWorker,
     KvAdd,
@@ -170,6 +172,37 @@ def test_a_hello_that_is_not_answered_in_time_makes_the_session_hang_up() -> Non
     assert "no answer to the hello within 5 s" in driver.session.last_error
     driver.hang_up()
     assert driver.session.reconnect.attempt_at is not None
+
+
+def test_s33_after_a_hello_that_nobody_answered_the_next_attempt_is_at_once() -> None:
+    """The server may have stood still: it reads that hello and our end late, and then its grace runs."""
+    driver = Driver()
+    driver.welcome()
+    driver.drop()
+    for _ in range(10):  # the server was away before, so that pauses are long
+        driver.session.connecting()
+        driver.drop("connection refused")
+    driver.connect()
+    driver.advance(HELLO_S)
+    driver.hang_up()
+    assert driver.session.reconnect.attempt_at == driver.now
+
+
+def test_a_hello_that_was_answered_does_not_shorten_the_pause() -> None:
+    """Thousands may wait at a server that stands by: their pauses are as after any attempt."""
+    answered, refused = Driver(), Driver()
+    for driver in (answered, refused):
+        for _ in range(10):
+            driver.session.connecting()
+            driver.drop("connection refused")
+    answered.connect()
+    answered.advance(0.8)
+    answered.say(0, Goodbye(code=ErrorCode.NOT_LEADER, message="standing by"))
+    answered.hang_up()
+    refused.session.connecting()
+    refused.advance(0.8)
+    refused.drop("connection refused")
+    assert answered.session.reconnect.attempt_at == refused.session.reconnect.attempt_at
 
 
 def test_a_connection_that_is_closed_before_its_welcome_names_the_likely_cause() -> None:
