@@ -40,7 +40,7 @@ from rdzv_server.core.events import (
     StoreClose,
     StoreSend,
 )
-from rdzv_server.core.invariants import Monitor, check_effects
+from rdzv_server.core.invariants import Monitor, check_effects, check_times
 from rdzv_server.core.model import Phase
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.shell.gate import Hello
@@ -297,8 +297,19 @@ class SimServer:
             self._tick()
 
     def _tick(self) -> None:
-        if self.up:
-            self._apply(self.core.tick(self._clock.now))
+        if not self.up:
+            return
+        tables = self.core.tables
+        due = tables.deadlines.next()
+        idle = due is None or tables.clock.monotonic(due) > self._clock.now
+        effects = self.core.tick(self._clock.now)
+        if (
+            idle and not effects
+        ):  # nothing was done: but for the time everything is as it was checked last
+            check_times(tables)
+            self._arm()
+        else:
+            self._apply(effects)
 
     def _apply(self, effects: list[Effect], only: str | None = None) -> None:
         tables = self.core.tables

@@ -10,7 +10,7 @@ from rdzv_proto.messages import Ended, Error, Fence, Joined, Released
 from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.events import Close, Effect, Release, Send
 from rdzv_server.core.invariants_ids import check_record, check_secrets, check_slots
-from rdzv_server.core.invariants_runs import check_run
+from rdzv_server.core.invariants_runs import check_last_call, check_run
 from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore.model import SHARED, Stage
@@ -28,9 +28,10 @@ def check(tables: Tables, only: str | None = None) -> None:
     Raises:
         AssertionError: naming the broken rule.
     """
-    _check_sessions(tables)
-    _check_rounds(tables)
-    _check_parked(tables)
+    check_times(tables)
+    _check_sessions(tables, only)
+    _check_rounds(tables, only)
+    _check_parked(tables, only)
     _check_stores(tables)
     check_slots(tables)
     for run in _runs(tables, only):
@@ -40,6 +41,25 @@ def check(tables: Tables, only: str | None = None) -> None:
                 check_record(tables, record)
         except AssertionError as error:
             raise AssertionError(f"run {run.id!r}: {error}; its story:\n{run.story}") from error
+
+
+def check_times(tables: Tables) -> None:
+    """Check that nothing is overdue: all there is to check when nothing but time has passed since the last check.
+
+    Raises:
+        AssertionError: naming the broken rule.
+    """
+    t = tables.t
+    for session in tables.sessions.values():
+        if t - session.heard_at > session.lease_s + OVERDUE_S and not tables.read_only:
+            # After a stall its last look begins anew: there may be stall after stall.
+            past_s = t - max(_over_at(tables, session), tables.stall_ended_at)
+            assert past_s <= OVERDUE_S, f"L2: {session.node_id} is lost, unnoticed"
+    for _, _, barrier in tables.rounds.values():
+        lasts_s = t - barrier.began_at
+        assert lasts_s <= barrier.timeout_s + OVERDUE_S, f"S17: a round lasts {lasts_s:.1f} s"
+    for run in tables.runs.values():
+        check_last_call(tables, run)
 
 
 def _runs(tables: Tables, only: str | None) -> Iterable[Run]:
@@ -203,19 +223,16 @@ def _check_end(tables: Tables, generation: Generation, ended: Ended) -> None:
         )
 
 
-def _check_sessions(tables: Tables) -> None:
+def _check_sessions(tables: Tables, only: str | None) -> None:
     for connection in tables.connections.values():
         session = connection.session
-        if session is not None:
+        if session is not None and (only is None or session.run_id == only):
             assert session.connection is connection, "S6: a stale connection holds a session"
             assert tables.sessions.get(session.id) is session, "a connection of a removed session"
-    t = tables.t
     for session in tables.sessions.values():
+        if only is not None and session.run_id != only:
+            continue
         held = session.connection
-        if t - session.heard_at > session.lease_s + OVERDUE_S and not tables.read_only:
-            # After a stall its last look begins anew: there may be stall after stall.
-            past_s = t - max(_over_at(tables, session), tables.stall_ended_at)
-            assert past_s <= OVERDUE_S, f"L2: {session.node_id} is lost, unnoticed"
         agree = (held is None) == (session.dropped_at is not None)
         assert agree or tables.shutting_down, "suspicion and connection disagree"
         assert held is None or held.id in tables.connections, "a session on a closed connection"
@@ -233,14 +250,15 @@ def _over_at(tables: Tables, session: Session) -> float:
     return max(heard, grace, session.recover_until)
 
 
-def _check_rounds(tables: Tables) -> None:
+def _check_rounds(tables: Tables, only: str | None) -> None:
     for serial, (run, generation, barrier) in tables.rounds.items():
+        if only is not None and run.id != only:
+            continue
         terms = barrier.terms
         assert barrier.serial == serial, "L5: a barrier round with another's deadline"
         assert terms is not None, "an open barrier round without terms"
-        arrivals, lasts_s = barrier.arrivals, tables.t - barrier.began_at
+        arrivals = barrier.arrivals
         assert arrivals, "an open barrier round that nobody waits in"
-        assert lasts_s <= barrier.timeout_s + OVERDUE_S, f"S17: a round lasts {lasts_s:.1f} s"
         assert len(arrivals) < terms.needed, "S13: all are there, and nobody noticed"
         assert generation is None or generation.usable, "S11: a barrier round of a dead generation"
         if generation is not None and terms.of == "nodes":
@@ -262,15 +280,17 @@ def _check_rounds(tables: Tables) -> None:
         assert kept == list(range(first, barrier.round)), "S15: rounds are not numbered one by one"
 
 
-def _check_parked(tables: Tables) -> None:
+def _check_parked(tables: Tables, only: str | None) -> None:
     """Every wait is parked in its session (checked with the waits); so nobody is parked who waits for nothing,
     and would never be answered, if they are as many."""
     parked = held = 0
     for session in tables.sessions.values():
-        parked += len(session.parked)
-    for _, _, barrier in tables.rounds.values():
-        held += len(barrier.arrivals)
-    for run in tables.runs.values():
+        if only is None or session.run_id == only:
+            parked += len(session.parked)
+    for run, _, barrier in tables.rounds.values():
+        if only is None or run.id == only:
+            held += len(barrier.arrivals)
+    for run in _runs(tables, only):
         held += len(run.joins) + len(run.kv.waits())
         if run.generation is not None:
             held += len(run.generation.kv.waits()) + len(run.generation.ids.waiters())
