@@ -124,4 +124,16 @@ class Core:
             return (
                 agent.asked_at < self._healed_at and self._world.clock.now - agent.asked_at > JOIN_S
             )
+        if agent.refusal == ErrorCode.FENCED:
+            return self._twin_came_back(agent)
         return agent.refusal in SETTLED or agent.outcome in ("finished", "drained", "worker failed")
+
+    def _twin_came_back(self, agent: Agent) -> bool:
+        """A server that forgot everything takes whoever says hello last for the newer process: an older one, which had
+        stood still, got in just before the healing, and the core's has yet to hear of it."""
+        met = self._world.server.met
+        return any(
+            o.process < agent.process and met.get(o.incarnation, 0) > met.get(agent.incarnation, 0)
+            for o in self._world.agents
+            if o.node_id == agent.node_id
+        )
