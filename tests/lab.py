@@ -49,7 +49,8 @@ from rdzv_proto.messages import (
 )
 from rdzv_server.core import invariants
 from rdzv_server.core.clock import TICK_S
-from rdzv_server.core.coordinator import DUE_PER_STEP, Coordinator
+from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.due import PER_STEP as DUE_PER_STEP
 from rdzv_server.core.durable.saving import image, read_off
 from rdzv_server.core.durable.stored import key_bytes
 from rdzv_server.core.events import (
@@ -221,9 +222,8 @@ class Lab:
         due_per_step: int = DUE_PER_STEP,
     ) -> None:
         self.settings = settings or Settings()
-        self.core = Coordinator(
-            self.settings, identity(epoch), durable=durable, due_per_step=due_per_step
-        )
+        self.core = Coordinator(self.settings, identity(epoch), durable=durable)
+        self.core.due_per_step = due_per_step
         self.stored: dict[bytes, bytes] = {}
         """What would survive a restart."""
         self._steps = 0

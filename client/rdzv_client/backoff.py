@@ -27,15 +27,19 @@ BASE_S = 0.05
 CAP_S = 2.0
 """Largest bound. A world must be complete within 3 s of the server's appearance."""
 
+BACK_CAP_S = 0.6
+"""The same after a hello that may have been read: as for the last quick attempt, the server's grace may be running."""
 
-def delay_s(attempt: int, rng: random.Random) -> float:
+
+def delay_s(attempt: int, rng: random.Random, cap_s: float = CAP_S) -> float:
     """Pause before an attempt.
 
     Args:
         attempt: failures so far in a row, from 1.
         rng: source of the jitter.
+        cap_s: largest bound.
 
     Returns:
-        Seconds, uniform between 0 and min(CAP_S, BASE_S * 2 ** attempt).
+        Seconds, uniform between 0 and min(cap_s, BASE_S * 2 ** attempt).
     """
-    return rng.uniform(0.0, min(CAP_S, BASE_S * 2.0 ** min(attempt, 30)))
+    return rng.uniform(0.0, min(cap_s, BASE_S * 2.0 ** min(attempt, 30)))

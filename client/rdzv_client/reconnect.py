@@ -100,21 +100,20 @@ class Reconnect:
         self.complain_at = now + COMPLAIN_S
         self._plan(now)
 
-    def failed(self, now: float, unanswered_s: float = 0.0) -> None:
+    def failed(self, now: float, *, unanswered: bool = False) -> None:
         """An attempt came to nothing, or to a server that stands by: then go on at once to the one that it named.
         When that one is gone, servers that stand by let us wait with them; two who send us to each other do not.
 
         Args:
-            unanswered_s: how long ago a hello was said that had no answer. It is part of the pause: a server that
-                stood still may read that hello later, and our end after it; its grace, shorter than a pause may be,
-                runs from then (simulator, durable 33767).
+            unanswered: a hello was said and had no answer. The server may have read it, or do so when it goes on, and
+                count our absence from its end (simulator, durable 33767 and 40194).
         """
         if self.leader and now - self._redirected_at >= REDIRECT_S:
             self._redirected_at = self.attempt_at = now
             self._failures = min(self._failures, 1)
             return
         self._failures += 1
-        self._plan(now, unanswered_s)
+        self._plan(now, backoff.BACK_CAP_S if unanswered and self._met else backoff.CAP_S)
 
     def hold_off(self, now: float, pause_s: float) -> None:
         """The server asked for a pause; half of it again is jitter."""
@@ -125,9 +124,8 @@ class Reconnect:
         """A line about the absence was written."""
         self.complain_at = now + COMPLAIN_S
 
-    def _plan(self, now: float, waited_s: float = 0.0) -> None:
+    def _plan(self, now: float, cap_s: float = backoff.CAP_S) -> None:
         if self._quick:
             self.attempt_at = max(now, self.away_since + backoff.QUICK_S[self._failures])
         else:
-            pause_s = backoff.delay_s(max(1, self._failures), self._rng)
-            self.attempt_at = now + max(0.0, pause_s - waited_s)
+            self.attempt_at = now + backoff.delay_s(max(1, self._failures), self._rng, cap_s)

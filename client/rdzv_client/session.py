@@ -175,8 +175,7 @@ class Session:
     def disconnected(self, now: float, reason: str) -> None:
         """The connection is gone, or the attempt failed."""
         self.last_error = reason
-        said_at = now if self._hello_until is None else self._hello_until - self._hello_s
-        self._hello_until = None
+        unanswered, self._hello_until = self._hello_until is not None, None
         self._beats.stop()
         self.wants_disconnect = False
         self._out.clear()
@@ -187,7 +186,7 @@ class Session:
             self.reconnect.broke(now)
             self._events.append(StateChanged(State.SUSPENDED, reason))
         else:
-            self.reconnect.failed(now, unanswered_s=now - said_at)
+            self.reconnect.failed(now, unanswered=unanswered)
         pause_s, self._pause_s = self._pause_s, 0.0
         self.reconnect.hold_off(now, pause_s)
 

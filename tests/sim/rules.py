@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 WELL_S = LEASE_S + 1.0
 """A node without a fault for this long cannot be lost: its lease, and the grace of a closed connection."""
 
+COME_BACK_S = 1.0
+"""So long of it the server must have run: the hello of a node that it forgot before it stood still waits in the kernel,
+and proving who says it takes more than a moment (crashes 41198). It is the grace of a closed connection."""
+
 JOIN_REFUSALS = frozenset((
     ErrorCode.JOIN_TIMEOUT, ErrorCode.RUN_CLOSED, ErrorCode.RUN_FINISHED, ErrorCode.RUN_FAILED, ErrorCode.FENCED,
     ErrorCode.CONNECTION_LOST,
@@ -158,7 +162,11 @@ class Rules:
                     raise ViolationError(
                         f"S33: {agent.label} had been heard by the kernel, and was declared lost"
                     )
-                if self._world.clock.now - agent.client.impaired_until > WELL_S:
+                well_since = agent.client.impaired_until
+                if (
+                    self._world.clock.now - well_since > WELL_S
+                    and self._world.server.ran_s(well_since) > COME_BACK_S
+                ):
                     raise ViolationError(f"S33: {agent.label} is well and was declared lost")
 
     def at_rest(self) -> None:

@@ -19,7 +19,8 @@ from rdzv_proto.messages import (
     Welcome,
 )
 from rdzv_server.core.clock import TICK_S
-from rdzv_server.core.coordinator import DUE_PER_STEP, Coordinator
+from rdzv_server.core.coordinator import Coordinator
+from rdzv_server.core.due import PER_STEP as DUE_PER_STEP
 from rdzv_server.core.events import (
     Agreed,
     Broadcast,
@@ -92,6 +93,8 @@ class SimServer:
         self.peers: dict[int, Peer] = {}
         self._next_conn = 0
         self.stalled_until = 0.0
+        self._stalls: list[tuple[float, float]] = []
+        """When it began, and when it ends."""
         self._missed: list[tuple[bytes, Callable[[], None]]] = []
         """What waits in the kernel, and whose it is."""
         self.met: dict[bytes, int] = {}
@@ -125,9 +128,8 @@ class SimServer:
             self.memories_lost += 1
         key = hashlib.sha256(b"sim%d" % self._starts).digest()
         identity = Identity("sim", f"i{self._starts}", self.epoch, key)
-        self.core = Coordinator(
-            self._settings, identity, durable=self.disk is not None, due_per_step=self._due_per_step
-        )
+        self.core = Coordinator(self._settings, identity, durable=self.disk is not None)
+        self.core.due_per_step = self._due_per_step
         self.monitor = Monitor()
         self.ledger = SimLedger(self._clock, self.disk, self._do, self._trouble)
         self._ports: dict[int, int] = {}
@@ -169,8 +171,18 @@ class SimServer:
 
     def stall(self, seconds: float) -> None:
         """The process does not run; what arrives waits in the kernel."""
-        self.stalled_until = max(self.stalled_until, self._clock.now + seconds)
+        now = self._clock.now
+        if now >= self.stalled_until:
+            self._stalls.append((now, now))
+        self.stalled_until = max(self.stalled_until, now + seconds)
+        self._stalls[-1] = (self._stalls[-1][0], self.stalled_until)
         self._clock.at(self.stalled_until, self._wake)
+
+    def ran_s(self, since: float) -> float:
+        """How long it was not stalled since then."""
+        now = self._clock.now
+        stood_s = sum(max(0.0, min(end, now) - max(begin, since)) for begin, end in self._stalls)
+        return now - since - stood_s
 
     def _wake(self) -> None:
         if self._clock.now < self.stalled_until:
@@ -194,6 +206,7 @@ class SimServer:
         self.restart()
         if self._clock.now < self.stalled_until:
             self.stalled_until = self._clock.now
+            self._stalls[-1] = (self._stalls[-1][0], self.stalled_until)
             self._wake()
 
     def _trouble(self, why: str) -> None:

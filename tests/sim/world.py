@@ -14,7 +14,7 @@ from collections.abc import Callable
 from rdzv_proto.agreement import Spoken
 from rdzv_proto.auth import EVERYTHING, SECRET_BYTES, Grant, Scope, Token
 from rdzv_proto.messages import AnyReply, AnyRequest, Error, Joined, Policy
-from rdzv_server.core import coordinator
+from rdzv_server.core import due
 from rdzv_server.core.settings import Settings
 from tests import nextversion
 from tests.sim import faults
@@ -40,7 +40,7 @@ LAST_CALLS_S = (0, 1, 2)
 
 FAULTS_PER_S = 0.7
 
-DUE_PER_STEP = (1, 3, coordinator.DUE_PER_STEP)
+DUE_PER_STEP = (1, 3, due.PER_STEP)
 """Deadlines that a step sees to are one of these: as many as in the product are never due at once here."""
 
 WORKERS = 0.2

@@ -77,10 +77,6 @@ ALLOWED: dict[Role | None, frozenset[type[AnyRequest]]] = {
 }
 """Operations by role; None is a connection before its hello. Everything else is refused."""
 
-DUE_PER_STEP = 256
-"""An expiry costs up to 40 µs, so such a step takes 10 ms. A switch may take thousands of nodes along, and the
-other runs are heard between their ends (L10)."""
-
 
 class Coordinator:
     """One server's state machine.
@@ -89,18 +85,10 @@ class Coordinator:
         settings: what the operator set.
         identity: what makes this start of the server unlike any other.
         durable: what must survive a restart is told (`Persist`).
-        due_per_step: deadlines that a tick sees to.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        identity: Identity,
-        *,
-        durable: bool = False,
-        due_per_step: int = DUE_PER_STEP,
-    ) -> None:
-        self._due_per_step = due_per_step
+    def __init__(self, settings: Settings, identity: Identity, *, durable: bool = False) -> None:
+        self.due_per_step = due.PER_STEP
         self.tables = Tables(settings, identity)
         if durable:
             self.tables.keep_saves()
@@ -220,10 +208,10 @@ class Coordinator:
         return tables.deadlines.none_before(at - tables.clock.stalled_s)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due, or as much of it as one step may; `next_deadline` is at once if more is left. Called at
-        least once per `TICK_S`, and at `next_deadline`."""
+        """Do what is due, or as much of it as one step may; then `next_deadline` is at once. Called at least once per
+        `TICK_S`, and at `next_deadline`."""
         self._enter(now)
-        for kind, name, number in self.tables.deadlines.pop_due(self.tables.t, self._due_per_step):
+        for kind, name, number in self.tables.deadlines.pop_due(self.tables.t, self.due_per_step):
             due.do(self.tables, kind, name, number)
         return self._leave()
 

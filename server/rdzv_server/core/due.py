@@ -7,6 +7,10 @@ from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore import clients as store_clients
 from rdzv_server.core.tcpstore import stores
 
+PER_STEP = 256
+"""An expiry costs up to 40 µs, so such a step takes 10 ms. A switch may take thousands of nodes along, and the
+other runs are heard between their ends (L10)."""
+
 
 def do(tables: Tables, kind: str, name: str | int, number: int) -> None:
     """Do what a deadline was set for; what it was for may be gone meanwhile.

@@ -33,7 +33,9 @@ def settle(tables: Tables, run: Run) -> None:
     if run.forming:
         _refuse_condemned(tables, run)
         ends_at = _try_to_form(tables, run)
-        if ends_at is not None:
+        # Over, and not acted on: the port for the workers' store is being opened. That it is (or is not) will be told;
+        # a deadline in the past would be due again at once, before all others.
+        if ends_at is not None and ends_at > tables.t:
             wake.append(ends_at)
     if run.phase is Phase.LIVE:
         announce_at = _announce(tables, run)

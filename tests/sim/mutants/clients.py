@@ -36,7 +36,7 @@ def retried_under_a_new_id(patch: Patch) -> None:
 def pause_after_an_unanswered_hello(patch: Patch) -> None:
     """after a hello that a server left unanswered a client makes a pause longer than that server's grace"""
     failed = Reconnect.failed
-    patch(Reconnect, "failed", lambda plan, now, unanswered_s=0.0: failed(plan, now))
+    patch(Reconnect, "failed", lambda plan, now, unanswered=False: failed(plan, now))
 
 
 @mutant("S10")

@@ -86,18 +86,27 @@ def test_after_the_quick_attempts_the_pauses_are_jittered_within_the_cap(
 
 
 @often
-@given(st.integers(), st.integers(0, 30), st.floats(0, 20))
-def test_s33_the_time_that_a_hello_was_unanswered_is_part_of_the_pause(
-    seed: int, more: int, unanswered_s: float
+@given(st.integers(), st.integers(0, 30))
+def test_s33_after_a_hello_that_may_have_been_read_the_next_attempt_is_within_the_grace(
+    seed: int, more: int
 ) -> None:
-    one, other = met(seed), met(seed)
-    for reconnect in (one, other):
-        reconnect.broke(START)
-        for _ in range(4 + more):
-            reconnect.failed(START)
-    one.failed(START)
-    other.failed(START, unanswered_s)
-    assert due(other) == pytest.approx(max(START, due(one) - unanswered_s))
+    grace_s = 1.0
+    reconnect = met(seed)
+    reconnect.broke(START)
+    for _ in range(4 + more):
+        reconnect.failed(START)
+    reconnect.failed(START, unanswered=True)
+    assert START <= due(reconnect) <= START + backoff.BACK_CAP_S < START + grace_s
+
+
+def test_l6_before_the_first_contact_there_is_nothing_to_lose_and_the_pause_is_as_long_as_ever() -> (
+    None
+):
+    one, other = new(), new()
+    for _ in range(10):
+        one.failed(START)
+        other.failed(START, unanswered=True)
+    assert due(one) == due(other)
 
 
 def test_two_clients_do_not_come_back_together() -> None:

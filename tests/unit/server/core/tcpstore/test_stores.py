@@ -3,8 +3,9 @@
 import pytest
 
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import CloseRun, Policy
-from rdzv_server.core.events import ListenerOpened
+from rdzv_proto.messages import CloseRun, Join, Joined, Policy
+from rdzv_server.core.events import ListenerOpened, OpenListener, Received
+from rdzv_server.core.sessions import SOCKET_POLL_S
 from rdzv_server.core.tcpstore import stores
 from rdzv_server.core.tcpstore.model import Stage
 from tests.lab import RUN, Lab, Node, policy
@@ -112,6 +113,26 @@ def test_a_join_without_patience_still_gets_its_port() -> None:
     lab = Lab()
     a = lab.node("a", rules=served(1, join_timeout_s=0)).join()
     assert port_of(a)
+
+
+def test_a_world_that_waits_long_for_its_port_does_not_keep_the_server_busy() -> None:
+    """The port is opened when the state is stored, and a disk may take its time (simulator, durable 435)."""
+    lab = Lab(durable=False)
+    a = lab.node("a", rules=served(1, join_timeout_s=1))
+    ask = Join(policy=a.rules)
+    (asked,) = (
+        effect
+        for effect in lab.core.handle(lab.now, Received(a.wire.conn, 99, ask))
+        if isinstance(effect, OpenListener)
+    )
+    for _ in range(15):
+        lab.now += 0.1
+        lab.core.tick(lab.now)
+    due = lab.core.next_deadline()
+    assert due is not None
+    assert due > lab.now + 10 * SOCKET_POLL_S, "what is over is not due again and again"
+    lab.apply(lab.core.handle(lab.now, ListenerOpened(asked.listener, 40_001)))
+    assert any(isinstance(m, Joined) for m in a.wire.replies(99))
 
 
 def test_a_port_that_is_not_needed_any_more_is_given_back() -> None:
