@@ -124,7 +124,8 @@ class Core:
             return (
                 agent.asked_at < self._healed_at and self._world.clock.now - agent.asked_at > JOIN_S
             )
-        if agent.refusal == ErrorCode.FENCED:
+        failure = agent.client.session.failure
+        if ErrorCode.FENCED in (agent.refusal, None if failure is None else failure.code):
             return self._twin_came_back(agent)
         return agent.refusal in SETTLED or agent.outcome in ("finished", "drained", "worker failed")
 
