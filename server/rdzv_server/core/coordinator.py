@@ -208,8 +208,7 @@ class Coordinator:
         return tables.deadlines.none_before(at - tables.clock.stalled_s)
 
     def tick(self, now: float) -> list[Effect]:
-        """Do what is due, or as much of it as one step may; then `next_deadline` is at once. Called at least once per
-        `TICK_S`, and at `next_deadline`."""
+        """Do what is due, up to a step's part. Called at least once per `TICK_S`, and at `next_deadline`."""
         self._enter(now)
         for kind, name, number in self.tables.deadlines.pop_due(self.tables.t, self.due_per_step):
             due.do(self.tables, kind, name, number)
