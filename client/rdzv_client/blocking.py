@@ -187,6 +187,7 @@ class Client:
         self.generation: Generation | None = None
         self._engine = Engine.of_node(self.options, server, self.credentials, self._see)
         self._calls = Calls(self._engine)
+        self._engine.start()
 
     @staticmethod
     def from_env() -> "Worker":
@@ -359,6 +360,7 @@ class Worker:
         )
         self.kv = Kv(calls, None)
         """The keys of the run."""
+        self._engine.start()
         self._engine.wait_connected(None)
         failure = self._engine.session.failure
         if failure is not None:

@@ -13,6 +13,7 @@ import selectors
 import socket
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -41,6 +42,8 @@ STOP_S = 2.0
 """`stop` waits this long for the thread; it may sit in a name lookup."""
 
 FAULT = "rdzv[%s] internal error of the rdzv client library; please report it"
+
+REPORT = "Please report it, with the traceback that is logged under the name rdzv."
 
 Callback = Callable[[AnyReply], None]
 
@@ -101,6 +104,9 @@ class Engine:
         self._interest = 0
         self._thread = threading.Thread(target=self._main, name="rdzv", daemon=True)
         _engines.add(self)
+
+    def start(self) -> None:
+        """Begin, once whoever listens is ready: a view may come before this returns."""
         self._thread.start()
 
     @classmethod
@@ -179,9 +185,9 @@ class Engine:
         try:
             while not self._stopping:
                 self._turn_once()
-        except Exception:
+        except Exception as fault:
             log.exception(FAULT, self.run)
-            self._give_up()
+            self._give_up(fault)
         finally:
             with self._lock:
                 self._ended = True
@@ -310,16 +316,20 @@ class Engine:
         for event in events:
             try:
                 self._handle(event)
-            except Exception:
+            except Exception as fault:
                 log.exception(FAULT, self.run)
-                self._give_up()
+                self._give_up(fault)
                 good = False
         return good
 
-    def _give_up(self) -> None:
-        """Nothing that is kept here can be trusted any more."""
+    def _give_up(self, fault: Exception) -> None:
+        """Nothing that is kept here can be trusted any more. What it was is in the error too: many
+        programs show no log of their libraries."""
+        last = traceback.extract_tb(fault.__traceback__)[-1]
+        where = f"{os.path.basename(last.filename)}:{last.lineno}"
+        what = f"{type(fault).__name__}: {fault} ({where})"
         with self._lock:
-            self.session.close("internal error of the rdzv client library")
+            self.session.close(f"internal error of the rdzv client library: {what}", REPORT)
 
     def _hand_out_the_rest(self, *, even_if_alive: bool = False) -> None:
         """Without the thread, whoever is here answers those who wait."""

@@ -132,10 +132,10 @@ class Session:
         """The caller does not want the answer any more."""
         self._in_flight.take(request_id)
 
-    def close(self, reason: str = "closed by this process") -> None:
+    def close(self, reason: str = "closed by this process", action: str = "") -> None:
         """End the session from this side; no events follow but the answers that fail."""
         if self.state is not State.OVER:
-            self._over(Error(code=ErrorCode.CONNECTION_LOST, message=reason))
+            self._over(Error(code=ErrorCode.CONNECTION_LOST, message=reason, action=action))
 
     def data_to_send(self) -> bytes:
         """Bytes for the socket; each is returned once."""

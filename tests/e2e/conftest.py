@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from tests.e2e.kit.leaks import Search
 from tests.e2e.kit.nodes import NcclNode, NextNode, Node
 from tests.e2e.kit.processes import kill_marked, marked
 from tests.e2e.kit.server import Server
+
+LINES_SHOWN = 120
+"""Of each log, when a test fails: a few tracebacks."""
 
 
 class Cluster:
@@ -93,6 +96,12 @@ class Cluster:
             server.kill()
         kill_marked(self.marker)
 
+    def logs(self) -> Iterator[tuple[str, str]]:
+        """Name and last lines of what each process wrote."""
+        for path in sorted(self.folder.glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()
+            yield path.name, "\n".join(lines[-LINES_SHOWN:])
+
     def check_logs(self) -> None:
         """No server may have had a fault, and no agent one of ours; and no process shows a secret."""
         assert not self.shown, "a secret can be seen from outside"
@@ -143,6 +152,19 @@ def cluster(
     finally:
         made.end()
     made.check_logs()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows the logs of all its processes: the one that it waited for is seldom
+    the one that began it."""
+    report = yield
+    made = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and isinstance(made, Cluster):
+        report.sections.extend(made.logs())
+    return report
 
 
 def need_root(*tools: str) -> None:

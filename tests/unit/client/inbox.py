@@ -34,6 +34,7 @@ def engine_to(
         reconnect_timeout_s=reconnect_timeout_s,
         on_view=on_view,
     )
+    made.start()
     try:
         yield made
     finally:

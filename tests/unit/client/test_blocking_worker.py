@@ -4,12 +4,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from rdzv_client.blocking import Client, Worker
+from rdzv_client import operations
+from rdzv_client.blocking import Calls, Client, Worker
 from rdzv_client.endpoint import parse
+from rdzv_client.engine import Engine
 from rdzv_client.errors import GenerationEnded
 from rdzv_client.worker import WorkerEnvironment
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import Ended, Error, HelloWorker, Leave, View, ViewChanged
+from rdzv_proto.messages import (
+    Ended,
+    Error,
+    HelloWorker,
+    KvNumber,
+    Leave,
+    View,
+    ViewChanged,
+    Welcome,
+)
 from tests.unit.client.fake_server import FENCE, PATIENCE_S, FakeServer
 
 
@@ -44,6 +55,32 @@ def test_a_worker_attaches_to_its_agents_generation(server: FakeServer) -> None:
     assert (hello.rank, hello.worker_token) == (5, b"w" * 32)
     assert server.all(Leave) == [], "a worker's end changes nothing for the run"
     assert server.peers[-1].gone.wait(PATIENCE_S)
+
+
+def test_a_first_welcome_may_come_before_the_worker_has_gone_on(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread is as fast as it can be: by the time it is started, all that comes has come."""
+    start = Engine.start
+
+    def start_and_hear(engine: Engine) -> None:
+        start(engine)
+        ask = operations.kv_count(None, "")  # answered after the view
+        Calls(engine).ask(ask, KvNumber, PATIENCE_S)
+
+    monkeypatch.setattr(Engine, "start", start_and_hear)
+    over = View(fence=FENCE, waiting=1, ended=Ended(kind="lost", reason="node-2 is lost"))
+    server.on(HelloWorker, lambda m: welcome(view=over))
+    with Worker(environment(server)) as worker:
+        assert worker.generation.ended.is_set()
+        assert worker.generation.ended.reason == "node-2 is lost"
+
+
+def welcome(view: View) -> Welcome:
+    return Welcome(
+        server="fake 1", instance="fake", epoch=FENCE.epoch, session=1, token=b"t" * 16,
+        lease_ms=9000, view=view,
+    )  # fmt: skip
 
 
 def test_a_worker_of_a_dead_generation_is_refused_and_leaves_nothing_behind(

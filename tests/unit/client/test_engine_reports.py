@@ -1,6 +1,7 @@
 """What the engine says to the log, and that its own faults leave nobody waiting."""
 
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -94,7 +95,7 @@ def test_a_fault_of_the_library_is_reported_and_leaves_nobody_waiting(
     server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(reply: AnyReply) -> None:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("nobody's fault")
 
     server.on(KvGet, None)
     with engine_to(server.address) as made:
@@ -104,7 +105,12 @@ def test_a_fault_of_the_library_is_reported_and_leaves_nobody_waiting(
         made.submit(JOIN, broken)
         reply = inbox.wait()
         assert isinstance(reply, Error)
-        assert reply.message == "internal error of the rdzv client library"
+        assert re.fullmatch(
+            r"internal error of the rdzv client library: ZeroDivisionError: nobody's fault "
+            r"\(test_engine_reports\.py:\d+\)",
+            reply.message,
+        )
+        assert reply.action.startswith("Please report it")
     assert server.peers[-1].gone.wait(PATIENCE_S)
     assert "please report it" in caplog.text
     assert "ZeroDivisionError" in caplog.text
