@@ -166,7 +166,7 @@ class AsyncClient:
         generation.kv = AsyncKv(self._calls, generation.fence)
         generation._calls = self._calls
         self.generation = generation
-        self._see(self._engine.view)
+        self._engine.tell_view()
         return generation
 
     @property

@@ -240,7 +240,7 @@ class Client:
         finally:
             self._engine.progress_over()
         self.generation = _generation(self._calls, **fields_of(self.options.run, joined))
-        self._see(self._engine.view)
+        self._engine.tell_view()
         return self.generation
 
     @property
@@ -366,7 +366,7 @@ class Worker:
         if failure is not None:
             self._engine.stop()
             raise from_reply(failure)
-        self._see(self._engine.view)
+        self._engine.tell_view()
 
     def close(self) -> None:
         """Close the connection."""

@@ -134,6 +134,14 @@ class Engine:
         """The newest view; reading it costs nothing and never blocks."""
         return self.session.watch.view
 
+    def tell_view(self) -> None:
+        """Call the listener with the newest view: for a generation that was made just now. Again, if there is a newer
+        one: the thread may have told that meanwhile, and what is told last is what holds."""
+        told: View | None = None
+        while told is not (newest := self.view):
+            told = newest
+            self._on_view(told)
+
     def submit(self, message: AnyRequest, callback: Callback) -> int:
         """Send a request; the callback gets its reply, exactly once, on some thread.
 

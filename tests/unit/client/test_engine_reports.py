@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -130,3 +131,25 @@ def test_a_view_listener_that_raises_leaves_nobody_waiting(server: FakeServer) -
         until(lambda: inbox.replies or not made._thread.is_alive(), PATIENCE_S, "an end")
         made.stop()
         assert inbox.replies
+
+
+def test_a_view_that_is_told_again_comes_last_only_if_it_is_the_newest(server: FakeServer) -> None:
+    """The maker of a generation reads a view, and before it can use it the thread tells a newer one."""
+    newer = View(fence=FENCE, waiting=1)
+    seen: list[View] = []
+    told = threading.Event()
+
+    def listener(view: View) -> None:
+        if threading.current_thread() is threading.main_thread():
+            if not told.is_set():
+                server.push(ViewChanged(view=newer))
+                assert told.wait(PATIENCE_S)
+            seen.append(view)
+        else:
+            seen.append(view)
+            told.set()
+
+    with engine_to(server.address, on_view=listener) as made:
+        made.wait_connected(PATIENCE_S)
+        made.tell_view()
+        assert seen == [newer, View(), newer]
