@@ -41,7 +41,10 @@ IDLE_S = 5.0
 STOP_S = 2.0
 """`stop` waits this long for the thread; it may sit in a name lookup."""
 
-FAULT = "rdzv[%s] internal error of the rdzv client library; please report it"
+INTERNAL = "internal error of the rdzv client library"
+"""Begins what is said of a fault of our own."""
+
+FAULT = f"rdzv[%s] {INTERNAL}; please report it"
 
 REPORT = "Please report it, with the traceback that is logged under the name rdzv."
 
@@ -337,7 +340,7 @@ class Engine:
         where = f"{os.path.basename(last.filename)}:{last.lineno}"
         what = f"{type(fault).__name__}: {fault} ({where})"
         with self._lock:
-            self.session.close(f"internal error of the rdzv client library: {what}", REPORT)
+            self.session.close(f"{INTERNAL}: {what}", REPORT)
 
     def _hand_out_the_rest(self, *, even_if_alive: bool = False) -> None:
         """Without the thread, whoever is here answers those who wait."""

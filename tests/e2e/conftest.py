@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_client.engine import INTERNAL
 from rdzv_proto import auth
 from tests.e2e.kit import leaks
 from tests.e2e.kit.agents import Agent, Launcher
@@ -108,8 +109,8 @@ class Cluster:
         for server in self.servers:
             assert "Traceback" not in server.log, server.log
             assert "internal error" not in server.log, server.log
-        for agent in self.agents:
-            assert "internal error of the client library" not in agent.log, agent.log
+        for log in [one.log for one in self.agents] + [one.log for one in self.nodes]:
+            assert INTERNAL not in log, log
 
 
 @pytest.fixture(scope="session", autouse=True)
