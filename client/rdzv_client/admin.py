@@ -5,7 +5,7 @@ from typing import Any
 
 from rdzv_client import endpoint, names, operations
 from rdzv_client.access import Access
-from rdzv_client.blocking import Calls
+from rdzv_client.calls import Calls
 from rdzv_client.credentials import Credentials
 from rdzv_client.engine import Engine
 from rdzv_client.errors import Unsupported, from_reply

@@ -9,94 +9,33 @@
 Leaving the `with` block says *finished*, or *failed* if an exception leaves it.
 """
 
-import threading
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from rdzv_client import operations
 from rdzv_client.access import Access
+from rdzv_client.calls import Calls
 from rdzv_client.credentials import Credentials
 from rdzv_client.engine import Engine
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout, from_reply
 from rdzv_client.generation import Member, fields_of, participants
 from rdzv_client.kv import Kv
 from rdzv_client.nccl import NcclGeneration
-from rdzv_client.operations import Data, LeaveKind, Meeting, expect
+from rdzv_client.operations import Data, LeaveKind, Meeting
 from rdzv_client.options import NodeOptions
 from rdzv_client.worker import WorkerEnvironment
 from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.messages import (
     Address,
-    AnyReply,
-    AnyRequest,
     Done,
     Finished,
     Joined,
     MemberPage,
     Members,
-    Message,
     Released,
     View,
 )
-
-R = TypeVar("R", bound=Message)
-
-
-class _Waiter:
-    """Holds one thread until its reply is there.
-
-    A bare lock: waking through an Event costs a second lock and often a second switch of threads.
-    Waiting can be interrupted by signals.
-    """
-
-    __slots__ = ("_gate", "reply")
-
-    def __init__(self) -> None:
-        self.reply: AnyReply | None = None
-        self._gate = threading.Lock()
-        self._gate.acquire()
-
-    def take(self, reply: AnyReply) -> None:
-        self.reply = reply
-        self._gate.release()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        return self._gate.acquire(
-            timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
-        )
-
-
-class Calls:
-    """Sends requests through an engine and blocks for their replies."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def ask(self, message: AnyRequest, kind: type[R], timeout_s: float | None) -> R:
-        """One request and its reply.
-
-        Args:
-            message: the request.
-            kind: the reply it must get.
-            timeout_s: patience; None waits as long as the server lets it wait.
-
-        Raises:
-            RdzvError: the server refused, or no answer came in time.
-        """
-        waiter = _Waiter()
-        request_id = self.engine.submit(message, waiter.take)
-        try:
-            answered = waiter.wait(timeout_s)
-        except BaseException:
-            self.engine.forget(request_id)
-            raise
-        if not answered or waiter.reply is None:
-            self.engine.forget(request_id)
-            raise RequestTimeout(
-                f"{message.op}: no answer from {self.engine.session.where} for {timeout_s:g} s"
-            )
-        return expect(waiter.reply, kind)
 
 
 class Generation(NcclGeneration):

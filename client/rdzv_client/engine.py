@@ -22,16 +22,16 @@ from rdzv_client.access import Access
 from rdzv_client.connection import Connection
 from rdzv_client.credentials import Credentials
 from rdzv_client.endpoint import Endpoint
+from rdzv_client.handout import Callback, Handout
 from rdzv_client.options import NodeOptions
 from rdzv_client.reports import Reports
-from rdzv_client.revocations import Revocations
 from rdzv_client.session import Session
-from rdzv_client.session_events import Answered, Event, State, StateChanged
+from rdzv_client.session_events import Event
 from rdzv_client.targets import Targets
 from rdzv_client.tls import DistrustError
 from rdzv_client.wire import Hello
 from rdzv_proto.auth import Grant, Scope
-from rdzv_proto.messages import AnyReply, AnyRequest, HelloAdmin, NcclRevoked, View
+from rdzv_proto.messages import AnyRequest, HelloAdmin, View
 
 log = logging.getLogger("rdzv")
 
@@ -47,8 +47,6 @@ INTERNAL = "internal error of the rdzv client library"
 FAULT = f"rdzv[%s] {INTERNAL}; please report it"
 
 REPORT = "Please report it, with the traceback that is logged under the name rdzv."
-
-Callback = Callable[[AnyReply], None]
 
 
 class Engine:
@@ -85,11 +83,8 @@ class Engine:
         )
         self.local_host = self.remote_host = ""
         """Addresses of both ends of the present connection, or of the last one."""
-        self.revocations = Revocations()
         self._access = access
-        self._on_view = on_view
         self._lock = threading.Lock()
-        self._callbacks: dict[int, Callback] = {}
         self._connection: Connection | None = None
         self._targets = Targets(self.endpoints)
         self._stopping = False
@@ -97,8 +92,7 @@ class Engine:
         """The thread hands out nothing any more."""
         self._interrupted = False
         """A caller was interrupted while it sent: what went out is not known."""
-        self._connected = threading.Event()
-        self._reports = Reports(self.run, self.session.where)
+        self.handout = Handout(self._targets, on_view, Reports(self.run, self.session.where))
         self._wake_out, self._wake_in = socket.socketpair()
         for end in (self._wake_out, self._wake_in):
             end.setblocking(False)
@@ -143,7 +137,7 @@ class Engine:
         told: View | None = None
         while told is not (newest := self.view):
             told = newest
-            self._on_view(told)
+            self.handout.on_view(told)
 
     def submit(self, message: AnyRequest, callback: Callback) -> int:
         """Send a request; the callback gets its reply, exactly once, on some thread.
@@ -154,7 +148,7 @@ class Engine:
         with self._lock:
             try:
                 request_id = self.session.request(message)
-                self._callbacks[request_id] = callback
+                self.handout.callbacks[request_id] = callback
                 self._send()
             except ValueError:
                 raise
@@ -174,11 +168,11 @@ class Engine:
         """The caller does not wait for this reply any more."""
         with self._lock:
             self.session.forget(request_id)
-            self._callbacks.pop(request_id, None)
+            self.handout.callbacks.pop(request_id, None)
 
     def wait_connected(self, timeout_s: float | None) -> bool:
         """Wait for the first welcome, or for the end of the session; True on one of them."""
-        return self._connected.wait(timeout_s)
+        return self.handout.met.wait(timeout_s)
 
     def stop(self, reason: str = "closed by this process") -> None:
         """End the session and the thread. Safe to call twice and from any thread."""
@@ -220,7 +214,7 @@ class Engine:
             attempt_at = self.session.reconnect.attempt_at
             self._send()
             events = self.session.events()
-            due = (self.session.next_deadline(), self._reports.due_at)
+            due = (self.session.next_deadline(), self.handout.reports.due_at)
             until = min((at for at in due if at is not None), default=now + IDLE_S)
         # Handed out last: a caller that wakes up finds this thread asleep, not holding the GIL.
         if not self._dispatch(events):
@@ -229,7 +223,7 @@ class Engine:
             self._connect()
         else:
             self._wait(until - now)
-            self._reports.tick(time.monotonic())
+            self.handout.reports.tick(time.monotonic())
 
     def _wait(self, pause_s: float) -> None:
         """Sleep until there is input, a wake-up or a deadline; then read."""
@@ -326,7 +320,7 @@ class Engine:
         good = True
         for event in events:
             try:
-                self._handle(event)
+                self.handout.give(event)
             except Exception as fault:
                 log.exception(FAULT, self.run)
                 self._give_up(fault)
@@ -351,38 +345,21 @@ class Engine:
             with self._lock:
                 events = self.session.events()
 
-    def _handle(self, event: Event) -> None:
-        match event:
-            case Answered():
-                callback = self._callbacks.pop(event.request_id, None)
-                if callback is not None:
-                    callback(event.reply)
-            case NcclRevoked():
-                self.revocations.take(event)
-            case _:
-                self._reports.take(time.monotonic(), event)
-        if isinstance(event, View):
-            self._on_view(event)
-        elif isinstance(event, StateChanged) and event.state is not State.SUSPENDED:
-            if event.state is State.CONNECTED:
-                self._targets.welcomed()
-            self._connected.set()
-
     def progress_over(self) -> None:
         """Nobody waits any more."""
-        self._reports.stop()
+        self.handout.reports.stop()
 
     def forked(self) -> None:
         """In a forked child: give the socket up, so that the parent's death closes it, and fail
         every call. There is no thread here, and the lock may have been held by it."""
         self._lock = threading.Lock()
         self._stopping = self._ended = True
-        self._callbacks.clear()
+        self.handout.callbacks.clear()
         self.session.close(
             f"this client belongs to the process from which process {os.getpid()} was forked"
         )
         self.session.events()  # what they tell has happened to the parent
-        self._connected.set()
+        self.handout.met.set()
         if self._connection is not None:
             self._connection.sock.close()  # says nothing: a word of TLS would be the parent's
         for end in (self._wake_in, self._wake_out, self._selector):

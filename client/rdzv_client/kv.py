@@ -19,7 +19,7 @@ from rdzv_proto.messages import (
 
 if TYPE_CHECKING:
     from rdzv_client.aio import AsyncCalls
-    from rdzv_client.blocking import Calls
+    from rdzv_client.calls import Calls
 
 Entries = list[KeyEntry]
 Values = list[bytes]

@@ -23,7 +23,7 @@ from rdzv_proto.messages import Done, Fence, NcclIds, NcclReady
 
 if TYPE_CHECKING:
     from rdzv_client.aio import AsyncCalls
-    from rdzv_client.blocking import Calls
+    from rdzv_client.calls import Calls
     from rdzv_client.engine import Engine
 
 
@@ -129,7 +129,7 @@ class _Comm:
 
     def _watch(self, ids: _Ids) -> None:
         key = (self._generation.fence, self._wanted.group, ids.attempt)
-        self._engine.revocations.listen(key, self.revoked.set)
+        self._engine.handout.revocations.listen(key, self.revoked.set)
         ended = self._generation.ended
 
         def over() -> None:

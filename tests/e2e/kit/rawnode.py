@@ -17,7 +17,8 @@ import time
 from typing import Any
 
 from rdzv_client import Client, RdzvError, operations
-from rdzv_client.blocking import Calls, Generation
+from rdzv_client.blocking import Generation
+from rdzv_client.calls import Calls
 from rdzv_client.kv import Kv
 from rdzv_proto.messages import Fence, Released
 from tests.e2e.kit import leaks

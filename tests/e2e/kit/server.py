@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rdzv_client.admin import Admin
-from rdzv_client.blocking import Calls
+from rdzv_client.calls import Calls
 from rdzv_client.credentials import Credentials
 from rdzv_client.errors import UnknownRun
 from rdzv_proto.messages import GenerationStatus, MemberStatus, RunStatus, ShowGeneration

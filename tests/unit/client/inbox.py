@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from rdzv_client.access import Access
-from rdzv_client.blocking import _Waiter
+from rdzv_client.calls import Waiter
 from rdzv_client.credentials import Credentials
 from rdzv_client.endpoint import parse
 from rdzv_client.engine import Engine
@@ -63,13 +63,13 @@ def signal_in_join(monkeypatch: pytest.MonkeyPatch, server: FakeServer, number: 
     From within the waiting thread: a signal from outside may come just before the thread blocks,
     and then nothing wakes it.
     """
-    wait, signals = _Waiter.wait, [number]
+    wait, signals = Waiter.wait, [number]
 
-    def interrupted(waiter: _Waiter, timeout_s: float | None) -> bool:
+    def interrupted(waiter: Waiter, timeout_s: float | None) -> bool:
         if signals:
             server.wait_for(Join)
             signal.raise_signal(signals.pop())
         return wait(waiter, timeout_s)
 
     server.on(Join, None)
-    monkeypatch.setattr(_Waiter, "wait", interrupted)
+    monkeypatch.setattr(Waiter, "wait", interrupted)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from rdzv_client import operations
-from rdzv_client.blocking import Calls, Client, Worker
+from rdzv_client.blocking import Client, Worker
+from rdzv_client.calls import Calls
 from rdzv_client.endpoint import parse
 from rdzv_client.engine import Engine
 from rdzv_client.errors import GenerationEnded

@@ -84,7 +84,7 @@ def test_a_reply_that_nobody_wants_any_more_is_not_delivered(server: FakeServer)
         server.peers[-1].send(request_id, KvValue(value=b"late"))
         made.submit(JOIN, wanted)
         wanted.wait()
-        assert made._callbacks == {}, "nothing is kept for it either"
+        assert made.handout.callbacks == {}, "nothing is kept for it either"
     assert unwanted.replies == []
 
 

@@ -42,7 +42,7 @@ def test_notices_and_progress_are_logged(
         server.push(Progress(joined=1, min_nodes=2, max_nodes=2, left_ms=30_000))
         until(lambda: len(caplog.records) == 2, PATIENCE_S, "two lines")
         made.progress_over()
-        assert made._reports.due_at is None
+        assert made.handout.reports.due_at is None
     notice, line = caplog.records[:2]
     assert (notice.levelname, notice.getMessage()) == (
         "WARNING", "rdzv[llama] give each job its own id",

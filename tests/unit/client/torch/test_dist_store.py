@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from rdzv_client import operations
-from rdzv_client.blocking import Calls
+from rdzv_client.calls import Calls
 from rdzv_client.errors import ConnectionLost, RdzvError, RequestTimeout
 from rdzv_client.kv import Kv
 from rdzv_proto import limits
