@@ -72,9 +72,7 @@ class AsyncCalls:
             reply = await asyncio.wait_for(future, timeout_s)
         except asyncio.TimeoutError:
             self.engine.forget(request_id)
-            raise RequestTimeout(
-                f"{message.op}: no answer from {self.engine.session.where} for {timeout_s:g} s"
-            ) from None
+            raise operations.unanswered(message, self.engine.session, timeout_s) from None
         except asyncio.CancelledError:
             self.engine.forget(request_id)
             raise

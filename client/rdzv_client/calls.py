@@ -4,8 +4,7 @@ import threading
 from typing import TypeVar
 
 from rdzv_client.engine import Engine
-from rdzv_client.errors import RequestTimeout
-from rdzv_client.operations import expect
+from rdzv_client.operations import expect, unanswered
 from rdzv_proto.messages import AnyReply, AnyRequest, Message
 
 R = TypeVar("R", bound=Message)
@@ -63,7 +62,5 @@ class Calls:
             raise
         if not answered or waiter.reply is None:
             self.engine.forget(request_id)
-            raise RequestTimeout(
-                f"{message.op}: no answer from {self.engine.session.where} for {timeout_s:g} s"
-            )
+            raise unanswered(message, self.engine.session, timeout_s)
         return expect(waiter.reply, kind)

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeVar
 
 from rdzv_client import names
-from rdzv_client.errors import InternalServerError, RdzvError, from_reply
+from rdzv_client.errors import InternalServerError, RdzvError, RequestTimeout, from_reply
 from rdzv_client.session import Session
 from rdzv_proto import limits
 from rdzv_proto.messages import (
     AnyReply,
+    AnyRequest,
     Barrier,
     CloseRun,
     Error,
@@ -106,6 +107,11 @@ def located(error: RdzvError, session: Session) -> RdzvError:
     welcome = session.welcome
     instance = "" if welcome is None else f", instance {welcome.instance}"
     return type(error)(f"{error.message} (server {session.where}{instance})", error.action)
+
+
+def unanswered(message: AnyRequest, session: Session, timeout_s: float | None) -> RequestTimeout:
+    """The error of a request whose answer did not come within `timeout_s`."""
+    return RequestTimeout(f"{message.op}: no answer from {session.where} for {timeout_s:g} s")
 
 
 def to_bytes(value: Data) -> bytes:

@@ -104,7 +104,7 @@ class Cluster:
             yield path.name, "\n".join(lines[-LINES_SHOWN:])
 
     def check_logs(self) -> None:
-        """No server may have had a fault, and no agent one of ours; and no process shows a secret."""
+        """No server may have had a fault, and no agent or node one of ours; and no process shows a secret."""
         assert not self.shown, "a secret can be seen from outside"
         for server in self.servers:
             assert "Traceback" not in server.log, server.log

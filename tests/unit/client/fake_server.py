@@ -193,9 +193,9 @@ class FakeServer:
         self.page_rows = 100
         self.inside = GenerationStatus()
         self._answers: dict[type[Any], Answer | None] = {
-            HelloNode: self._welcome,
-            HelloWorker: self._welcome,
-            HelloAdmin: self._welcome,
+            HelloNode: self.welcome,
+            HelloWorker: self.welcome,
+            HelloAdmin: self.welcome,
             Heartbeat: lambda m: Alive(),
             Join: lambda m: joined(),
             Finished: lambda m: Done(),
@@ -313,7 +313,8 @@ class FakeServer:
         assert isinstance(reply, Welcome)
         return replace(reply, proof=self.prove(transcript, secret))
 
-    def _welcome(self, hello: HelloNode | HelloWorker | HelloAdmin) -> Welcome:
+    def welcome(self, hello: HelloNode | HelloWorker | HelloAdmin) -> Welcome:
+        """What it answers to a hello, as long as the test does not say otherwise."""
         if isinstance(hello, HelloAdmin):
             return Welcome(server="fake 1", instance="fake", epoch=7)
         return Welcome(

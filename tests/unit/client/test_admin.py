@@ -27,12 +27,6 @@ from tests.unit.client.fake_server import PATIENCE_S, FakeServer
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
 def admin(server: FakeServer) -> Iterator[Admin]:
     made = Admin(server.address, timeout_s=PATIENCE_S)
     yield made

@@ -1,7 +1,6 @@
 """The client for asyncio code, on both event loops, against a server in this process."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,12 +33,6 @@ from tests.e2e.kit.wait import until
 from tests.unit.client.fake_server import FENCE, PATIENCE_S, FakeServer, joined
 
 LOST = View(fence=FENCE, waiting=1, ended=Ended(kind="lost", reason="node b was lost"))
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
 
 
 def client_of(server: FakeServer, **options: Any) -> AsyncClient:

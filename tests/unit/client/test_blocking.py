@@ -40,12 +40,6 @@ from tests.unit.client.fake_server import FENCE, PATIENCE_S, FakeServer, joined
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
 def client(server: FakeServer) -> Iterator[Client]:
     made = Client(server.address, run="llama", min_nodes=2, node_id="node-1", name="node-1")
     yield made

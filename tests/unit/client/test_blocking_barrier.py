@@ -20,12 +20,6 @@ GATHERED = Released(round=3, payloads=[b"a", None], committed=False, against=[1]
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
 def client(server: FakeServer) -> Iterator[Client]:
     made = Client(server.address, run="llama", min_nodes=2, node_id="node-1", name="node-1")
     yield made

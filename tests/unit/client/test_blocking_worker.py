@@ -1,8 +1,7 @@
 """A training process attached to its agent's generation, against a server in this process."""
 
-from collections.abc import Iterator
-
 import pytest
+from msgspec.structs import replace
 
 from rdzv_client import operations
 from rdzv_client.blocking import Client, Worker
@@ -20,15 +19,8 @@ from rdzv_proto.messages import (
     Leave,
     View,
     ViewChanged,
-    Welcome,
 )
 from tests.unit.client.fake_server import FENCE, PATIENCE_S, FakeServer
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
 
 
 def environment(server: FakeServer) -> WorkerEnvironment:
@@ -71,17 +63,10 @@ def test_a_first_welcome_may_come_before_the_worker_has_gone_on(
 
     monkeypatch.setattr(Engine, "start", start_and_hear)
     over = View(fence=FENCE, waiting=1, ended=Ended(kind="lost", reason="node-2 is lost"))
-    server.on(HelloWorker, lambda m: welcome(view=over))
+    server.on(HelloWorker, lambda m: replace(server.welcome(m), view=over))
     with Worker(environment(server)) as worker:
         assert worker.generation.ended.is_set()
         assert worker.generation.ended.reason == "node-2 is lost"
-
-
-def welcome(view: View) -> Welcome:
-    return Welcome(
-        server="fake 1", instance="fake", epoch=FENCE.epoch, session=1, token=b"t" * 16,
-        lease_ms=9000, view=view,
-    )  # fmt: skip
 
 
 def test_a_worker_of_a_dead_generation_is_refused_and_leaves_nothing_behind(

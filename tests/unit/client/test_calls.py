@@ -1,7 +1,5 @@
 """A thread that waits for the reply to its request."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from rdzv_client.calls import Calls, Waiter
@@ -12,12 +10,6 @@ from tests.unit.client.fake_server import FENCE, FakeServer
 from tests.unit.client.inbox import engine_to
 
 GET = KvGet(fence=FENCE, key="k")
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
 
 
 def test_the_reply_is_returned(server: FakeServer) -> None:

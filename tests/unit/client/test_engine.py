@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,12 +33,6 @@ from tests.unit.client.inbox import Inbox, engine_to
 GET = KvGet(fence=FENCE, key="k")
 
 
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
 def test_a_reply_goes_to_its_callback_once(server: FakeServer) -> None:
     server.values["k"] = b"v"
     with engine_to(server.address) as made:
@@ -56,7 +49,7 @@ def test_what_is_submitted_before_there_is_a_connection_is_sent_when_there_is(
 ) -> None:
     gate = threading.Event()
     server.values["k"] = b"v"
-    welcome = server._welcome
+    welcome = server.welcome
 
     def wait_then_welcome(hello: HelloNode) -> AnyReply:
         gate.wait(PATIENCE_S)

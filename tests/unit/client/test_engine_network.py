@@ -17,12 +17,6 @@ from tests.unit.client.fake_server import PATIENCE_S, FakeServer
 from tests.unit.client.inbox import Inbox, engine_to
 
 
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
 def test_a_broken_connection_is_replaced_and_pending_requests_are_asked_again(
     server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,6 @@
 import logging
 import re
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,12 +23,6 @@ from tests.unit.client.fake_server import FENCE, PATIENCE_S, FakeServer
 from tests.unit.client.inbox import Inbox, engine_to
 
 GET = KvGet(fence=FENCE, key="k")
-
-
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
 
 
 def test_notices_and_progress_are_logged(

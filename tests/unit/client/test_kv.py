@@ -32,12 +32,6 @@ from tests.unit.client.fake_server import FENCE, FakeServer
 Call = Callable[..., Any]
 
 
-@pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
 class Both:
     """Keys as one of the two classes shows them, called in the same way."""
 

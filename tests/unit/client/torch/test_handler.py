@@ -264,10 +264,7 @@ def test_an_address_that_the_server_sees_differently_is_warned_of_once(
     server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     def behind_nat(hello: HelloNode) -> Welcome:
-        return Welcome(
-            server="fake", instance="i", epoch=7, session=1, token=b"t" * 16, lease_ms=15_000,
-            observed_host="203.0.113.9",
-        )  # fmt: skip
+        return replace(server.welcome(hello), observed_host="203.0.113.9")
 
     server.on(HelloNode, behind_nat)
     made = create(server)

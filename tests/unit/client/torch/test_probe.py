@@ -143,12 +143,6 @@ def test_a_host_that_refuses_tells_more_than_an_address_that_does_not_answer(
 
 
 @pytest.fixture
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
-
-
-@pytest.fixture
 def client(server: FakeServer) -> Iterator[Client]:
     made = Client(server.address, run="llama", name="node-3", node_id="node-3")
     yield made
