@@ -95,7 +95,7 @@ class UnknownRun(RdzvError):
 
 class SessionLost(GenerationEnded):
     """The server gave this node up, and its generation is over. A training process (`Client.from_env()`) may try again:
-    its generation lives on, and `g.ended` says when that is over; but what it had asked for may have been done."""
+    its generation may live on, and `g.ended` says when that is over; but what it had asked for may have been done."""
 
     code = ErrorCode.SESSION_LOST
 

@@ -153,7 +153,7 @@ class Session:
         if self.state is State.SUSPENDED:
             again = self.reconnect
             times += [again.attempt_at, again.complain_at, again.give_up_at]
-        return min((t for t in times if t is not None), default=None)
+        return min([t for t in times if t is not None], default=None)
 
     # --- what the shell reports ---------------------------------------------------------------
 
@@ -328,9 +328,10 @@ class Session:
 
     def _send(self, request_id: int, message: AnyRequest, frame: bytes) -> None:
         if (lacking := self.wire.lacking(message, self.where)) is None:
+            self._in_flight.sent(request_id)
             self._out.append(frame)
         else:
-            self._settle(request_id, lacking)
+            self._settle(request_id, self._in_flight.without_answer(request_id, lacking))
 
     def _session_gone(self, why: Error) -> None:
         """The server knows this session no more: joins go on, everything else has ended. The generation of a worker
@@ -374,5 +375,5 @@ class Session:
         kind = "fenced" if why.code == ErrorCode.FENCED else "disconnected"
         self._note(self.watch.end(kind, why.message))
         for request_id, _ in self._in_flight:
-            self._settle(request_id, why)
+            self._settle(request_id, self._in_flight.without_answer(request_id, why))
         self._events.append(StateChanged(State.OVER, why.message))

@@ -3,7 +3,7 @@
 import pytest
 
 from rdzv_client.session_events import Answered, State, StateChanged
-from rdzv_proto.errors import ERRORS, ErrorCode, info
+from rdzv_proto.errors import ERRORS, ErrorCode, Retry, info
 from rdzv_proto.messages import (
     Done,
     Ended,
@@ -71,21 +71,45 @@ def test_with_the_session_joins_go_on_leaves_are_done_and_the_rest_fails(
 
 
 @pytest.mark.parametrize(
-    "code",
-    [ErrorCode.SESSION_LOST, ErrorCode.UNKNOWN_EPOCH, ErrorCode.FENCED, ErrorCode.UNAUTHENTICATED],
+    "code", [code for code in ErrorCode if info(code).retry is not Retry.LATER]
 )
 def test_what_was_under_way_when_the_session_ended_may_have_been_done(code: ErrorCode) -> None:
-    """Its answer must not say otherwise: whoever does it anew then does it twice (chaos)."""
+    """Whatever it ended of. Its answer must not say otherwise: whoever does it anew then does it twice (chaos, and
+    simulator, steady 87)."""
     driver = Driver()
     driver.in_generation()
     add = driver.ask(KvAdd(fence=None, key="k", delta=1))
     driver.sent()
     driver.drop()
     ((hello_id, _),) = driver.connect()
-    driver.say(hello_id, error(code))
-    told = driver.answers()[add]
+    driver.say(hello_id, error(code, "it is over"))
+    told = driver.answers().get(add)
+    if told is None:  # this refusal is not the end
+        assert code in (ErrorCode.INTERNAL, ErrorCode.SUPERSEDED)
+        return
     assert isinstance(told, Error)
     assert not info(told.code).definite
+    assert told.message.startswith("it is over")
+
+
+def test_a_training_process_is_told_to_join_again_and_that_it_may_have_been_done() -> None:
+    driver = Driver(WORKER)
+    driver.welcome()
+    add, get = driver.ask(KvAdd(fence=FENCE, key="k", delta=1)), driver.ask(GET)
+    driver.sent()
+    driver.drop()
+    later = driver.ask(KvAdd(fence=FENCE, key="k", delta=1))
+    ((hello_id, _),) = driver.connect()
+    why = error(ErrorCode.STALE_GENERATION, "generation 7.1 of run 'llama' is over")
+    driver.say(hello_id, why)
+    answers = driver.answers()
+    told = answers[add]
+    assert isinstance(told, Error)
+    assert told.code == ErrorCode.SESSION_LOST
+    assert told.message == f"{why.message}; `kv_add` had been sent before, and may have been done"
+    assert told.action == info(ErrorCode.STALE_GENERATION).action
+    assert answers[get] == why, "it changes nothing"
+    assert answers[later] == why, "it was never sent"
 
 
 @pytest.mark.parametrize(("code", "kind"), GONE)
