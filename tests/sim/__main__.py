@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.sim.campaign import Case, Totals, cases, jobs_default, outcome, play_all
+from tests.sim.check.entries import write
 from tests.sim.mutants import hunt
 from tests.sim.world import Mode, World
 
@@ -76,7 +77,7 @@ def _one(case: Case, trace: bool, history: Path | None) -> int:
     finally:  # also when it breaks down
         print("\n".join(world.lines) if trace else world.hash.hexdigest())
         if history is not None:
-            world.recorder.write(history)
+            write(str(history), world.recorder.entries)
     totals.add(outcome(case, world, violation))
     print(violation or totals.text())
     return 1 if violation else 0

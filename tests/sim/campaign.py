@@ -48,6 +48,10 @@ class Outcome:
     """Unique ids that were handed out."""
     later: int = 0
     """Connections in the next version of the protocol."""
+    judged: int = 0
+    """Operations that the checkers looked at, when all was over."""
+    undecided: int = 0
+    """Keys that they gave up."""
     took_s: tuple[float, ...] = ()
     """Of liveness: until each healed core had passed a barrier."""
     lines: tuple[str, ...] = field(default=(), repr=False)
@@ -80,6 +84,8 @@ def outcome(case: Case, world: World, violation: str) -> Outcome:
         world.ledger.reads,
         world.id_ledger.delivered,
         world.server.agreed[nextversion.V2.number],
+        0 if world.verdict is None else world.verdict.ops,
+        0 if world.verdict is None else len(world.verdict.undecided),
         tuple(core.took_s for core in world.cores if core.took_s is not None),
         tuple(world.lines),
     )
@@ -131,6 +137,8 @@ class Totals:
     reads: int = 0
     ids: int = 0
     later: int = 0
+    judged: int = 0
+    undecided: int = 0
     took_s: list[float] = field(default_factory=list)
     violations: list[Outcome] = field(default_factory=list)
 
@@ -138,7 +146,7 @@ class Totals:
         self.seeds += 1
         for name in (
             "events", "faults", "virtual_s", "generations", "releases", "failures", "appends", "reads", "ids",
-            "later",
+            "later", "judged", "undecided",
         ):  # fmt: skip
             setattr(self, name, getattr(self, name) + getattr(one, name))
         self.took_s.extend(one.took_s)
@@ -152,7 +160,8 @@ class Totals:
             f"{self.seeds} seeds, {self.events} events, {self.faults} faults, {self.generations} generations, "
             f"{self.releases} releases and {self.failures} failures of barriers told, {self.appends} appends and "
             f"{self.reads} reads of them, {self.ids} unique ids, {self.later} connections in the next protocol "
-            f"version, {self.virtual_s:.0f} virtual s in {wall_s:.1f} s "
+            f"version, {self.judged} operations judged at the end and {self.undecided} keys undecided, "
+            f"{self.virtual_s:.0f} virtual s in {wall_s:.1f} s "
             f"({self.events / wall_s * 60:.2g} events a minute, {self.virtual_s / wall_s:.0f} virtual s a second); "
             f"{len(self.violations)} violations"
         )

@@ -1,20 +1,22 @@
 """What the clients of one simulated history asked and were told, for checkers that know nothing of the server.
 
-One JSON object a line, in order of the operations' starts; the fields of `Op` are its keys. Times are virtual seconds.
-Only keys of generations are among the operations: one generation's keys are one register each, and begin empty.
+Its operations are those of `tests.sim.check`, in order of their starts; times are virtual seconds. Only keys of
+generations are among them: one generation's keys are one register each, and begin empty. Epochs are numbered in their
+order, from 1: the clock on the wall, which they are made of, may have been set back.
 """
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+import hashlib
+import math
+import re
+from collections.abc import Sequence
 from typing import Any
 
-from rdzv_proto.errors import ErrorCode
+from rdzv_proto.errors import ErrorCode, info
 from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     Barrier,
+    Done,
     Error,
     Fence,
     Join,
@@ -24,161 +26,174 @@ from rdzv_proto.messages import (
     KvCas,
     KvDelete,
     KvGet,
+    KvMultiGet,
+    KvMultiSet,
     KvNumber,
     KvSet,
     KvSwapped,
     KvValue,
+    KvValues,
     NcclGet,
     NcclIds,
+    NcclPut,
     Released,
 )
+from tests.sim.check.entries import Entry
 
-UNKNOWN = frozenset(
-    (ErrorCode.SESSION_LOST, ErrorCode.UNKNOWN_EPOCH, ErrorCode.CONNECTION_LOST, ErrorCode.FENCED)
-)
-"""Errors of the client library itself: the server may have done what was asked."""
+Fields = dict[str, Any]
 
 NAMES: dict[type[AnyRequest], str] = {
-    KvSet: "put", KvGet: "get", KvAdd: "add", KvAppend: "append", KvCas: "cas", KvDelete: "delete",
-    Join: "join", Barrier: "barrier", NcclGet: "id",
+    KvSet: "put", KvMultiSet: "put", KvGet: "get", KvMultiGet: "get", KvAdd: "add", KvAppend: "append", KvCas: "cas",
+    KvDelete: "delete", Join: "join", Barrier: "barrier", NcclGet: "id", NcclPut: "id",
 }  # fmt: skip
-"""Of the operations that are recorded."""
+"""Of the requests that are recorded."""
+
+ROUND = re.compile(r", round (\d+)")
+"""In what a member is told when a round fails."""
 
 
-@dataclass
-class Op:
-    """One operation."""
-
-    client: str
-    """Unlike any other process of the history, also of one with the same node id."""
-    run: str
-    op: str
-    """put, get, add, append, cas, delete, join, barrier or id."""
-    key: str | None
-    """Of a key, a barrier or a communicator."""
-    args: Any
-    start_s: float
-    end_s: float | None = None
-    """None: nobody knows how it ended; it may have been done at any time after its start."""
-    ok: bool | None = None
-    """False: it was refused, and changed nothing; None: nobody knows."""
-    result: Any = None
-    epoch: int | None = None
-    generation: int | None = None
-    rank: int | None = None
-    world: int | None = None
-    round: int | None = None
-
-
-@dataclass
 class Recorder:
-    """The operations of one history, as they begin and end."""
+    """The operations of one history, as they begin and end.
 
-    ops: list[Op] = field(default_factory=list)
+    Args:
+        epochs: of the server, in their order; they may become more.
+    """
+
+    def __init__(self, epochs: Sequence[int]) -> None:
+        self.entries: list[Entry] = []
+        self._epochs = epochs
 
     def asked(
-        self,
-        client: str,
-        run: str,
-        message: AnyRequest,
-        now: float,
-        rank: int | None,
-        world: int | None,
-    ) -> Op | None:
-        """An operation begins; None: it is of no kind that is recorded."""
-        name = NAMES.get(type(message))
-        fence: Fence | None = getattr(message, "fence", None)
-        if name is None or (fence is None and not isinstance(message, Join)):
-            return None
-        key, args = _asked(message)
-        op = Op(client, run, name, key, args, now, rank=rank, world=world)
-        if fence is not None:
-            op.epoch, op.generation = fence.epoch, fence.generation
-        self.ops.append(op)
-        return op
+        self, client: str, run: str, message: AnyRequest, now: float, mine: Joined | None
+    ) -> list[Entry]:
+        """A request is made: its operations, one for each key; none if it is of no kind that is recorded.
 
-    def answered(self, op: Op, reply: AnyReply, now: float) -> None:
-        """It ended."""
-        if isinstance(reply, Error):
-            if reply.code in UNKNOWN:
-                return
-            if reply.code == ErrorCode.WAIT_TIMEOUT and op.op == "get":
-                op.end_s, op.ok = now, True  # there was nothing
-                return
-            op.end_s, op.ok, op.result = now, False, ErrorCode(reply.code).name
-            return
-        op.end_s, op.ok, op.result = now, True, _result(reply)
-        if isinstance(reply, Joined):
-            op.epoch, op.generation = reply.fence.epoch, reply.fence.generation
-            op.rank, op.world = reply.group_rank, reply.world_size
-        elif isinstance(reply, Released):
-            op.round = reply.round
-
-    def write(self, path: Path) -> None:
-        """Write all operations.
-
-        Raises:
-            OSError: the file cannot be written.
+        Args:
+            client: unlike any other process of the history, also of one with the same node id.
+            mine: the place of this process, if it has one.
         """
-        path.write_text("".join(f"{line}\n" for line in lines(self.ops)))
+        name = NAMES.get(type(message))
+        if name is None:
+            return []
+        fence: Fence | None = getattr(message, "fence", None)
+        if fence is None and name != "join":
+            return []
+        begun = [
+            Entry(client, run, name, key, args, now, math.inf, None, {})
+            for key, args in _asked(message)
+        ]
+        if fence is not None:
+            place = None if mine is None or mine.fence != fence else mine
+            for one in begun:
+                self._put(one, fence, place)
+        self.entries += begun
+        return begun
+
+    def attaches(self, client: str, run: str, agent: str, mine: Joined, now: float) -> Entry:
+        """A training process that its agent started goes to its place."""
+        begun = Entry(client, run, "attach", "", {"agent": agent}, now, math.inf, None, {})
+        self._put(begun, mine.fence, mine)
+        self.entries.append(begun)
+        return begun
+
+    def attached(self, begun: Entry, now: float) -> None:
+        """The server knows it there."""
+        begun.end_s, begun.ok = now, True
+
+    def answered(self, begun: list[Entry], reply: AnyReply, now: float) -> None:
+        """A request was answered."""
+        if isinstance(reply, Error) and not info(reply.code).definite:
+            return
+        for index, one in enumerate(begun):
+            one.end_s = now
+            if not isinstance(reply, Error):
+                one.ok, one.result = True, _result(one.op, index, len(begun), reply)
+            elif reply.code == ErrorCode.WAIT_TIMEOUT and one.op == "get" and len(begun) == 1:
+                one.ok, one.result = True, {"value": None}  # there was nothing
+            else:
+                one.ok, one.result = False, {"error": ErrorCode(reply.code).name}
+                if one.op == "barrier" and (found := ROUND.search(reply.message)) is not None:
+                    one.round = int(found[1])
+            if isinstance(reply, Joined):
+                self._put(one, reply.fence, reply)
+            elif isinstance(reply, Released):
+                one.round = reply.round
+
+    def _put(self, one: Entry, fence: Fence, place: Joined | None) -> None:
+        one.epoch, one.generation = self._epochs.index(fence.epoch) + 1, fence.generation
+        if place is not None:
+            one.rank, one.world = place.group_rank, place.world_size
 
 
-def lines(ops: Iterable[Op]) -> Iterable[str]:
-    """The operations as JSON."""
-    return (json.dumps(asdict(op), sort_keys=True) for op in ops)
-
-
-def _asked(message: AnyRequest) -> tuple[str | None, Any]:
+def _asked(message: AnyRequest) -> list[tuple[str, Fields]]:
+    """Keys and arguments of its operations."""
     match message:
         case KvSet() | KvAppend():
-            return message.key, {"value": _text(message.value)}
+            return [(message.key, {"value": _text(message.value)})]
+        case KvMultiSet():
+            values = map(_text, message.values)
+            return [(k, {"value": v}) for k, v in zip(message.keys, values, strict=True)]
         case KvAdd():
-            return message.key, {"delta": message.delta}
+            return [(message.key, {"delta": message.delta})]
         case KvCas():
-            return message.key, {
-                "value": _text(message.value), "revision": message.revision,
-                "expected": _text(message.expected),
-            }  # fmt: skip
+            args: Fields = {"value": _text(message.value)}
+            if message.revision is not None:
+                args["revision"] = message.revision
+            else:
+                args["expected"] = _text(message.expected)
+            return [(message.key, args)]
         case KvGet():
-            return message.key, {"timeout_s": message.timeout_ms / 1000}
-        case KvDelete():
-            return message.keys[0], {}
+            return [(message.key, {})]
+        case KvMultiGet() | KvDelete():
+            return [(key, {}) for key in message.keys]
         case Barrier():
-            return message.name, {
-                "members": list(message.members), "payload": _text(message.payload),
-                "timeout_s": message.timeout_ms / 1000,
-            }  # fmt: skip
+            args = {"payload": _text(message.payload)}
+            if message.members:
+                args["members"] = list(message.members)
+            return [(message.name, args)]
         case NcclGet():
-            return message.group, {"rank": message.rank, "nranks": message.nranks}
+            return [(message.group, {})]
+        case NcclPut():
+            return [(message.group, {"minted": _fingerprint(message.id)})]
         case _:
-            return None, {}
+            return [("", {})]
 
 
-def _result(reply: AnyReply) -> Any:
+def _result(op: str, index: int, count: int, reply: AnyReply) -> Fields:
+    """What one operation of a request was told.
+
+    Args:
+        index: of the operation in its request.
+        count: operations of the request.
+    """
     match reply:
+        case Done() if op == "put" and count == 1:
+            return {"revision": reply.revision}
+        case KvNumber() if op == "delete":
+            return {"deleted": reply.value, "revision": reply.revision} if count == 1 else {}
         case KvNumber():
-            return reply.value
+            name = "length" if op == "append" else "value"
+            return {name: reply.value, "revision": reply.revision}
         case KvValue():
-            return _text(reply.value)
+            return {"value": _text(reply.value), "revision": reply.revision}
+        case KvValues():
+            return {"value": _text(reply.values[index])}
         case KvSwapped():
-            return {
-                "swapped": reply.swapped,
-                "value": _text(reply.value),
-                "revision": reply.revision,
-            }
+            value = _text(reply.value)
+            return {"swapped": reply.swapped, "value": value, "revision": reply.revision}
         case Released():
-            return [_text(payload) for payload in reply.payloads]
+            return {"payloads": [_text(payload) for payload in reply.payloads]}
         case Joined():
             return {"digest": reply.digest.hex()}
-        case NcclIds():
-            return {
-                "attempt": reply.attempt,
-                "mint": list(reply.mint),
-                "ids": [raw.hex() for raw in reply.ids],
-            }
+        case NcclIds() if reply.ids:
+            return {"attempt": reply.attempt, "id": _fingerprint(b"".join(reply.ids))}
         case _:
-            return None
+            return {}
 
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("latin-1")
+
+
+def _fingerprint(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()[:16]

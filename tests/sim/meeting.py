@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from rdzv_proto.errors import ErrorCode
+from rdzv_proto.errors import ErrorCode, info
 from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
@@ -31,7 +31,6 @@ from rdzv_proto.messages import (
     KvValue,
     Released,
 )
-from tests.sim.history import UNKNOWN
 
 if TYPE_CHECKING:
     from tests.sim.client import Client
@@ -102,7 +101,7 @@ class Ledger:
         else:
             assert isinstance(reply, Error), reply
             found = re.search(r", round (\d+)", reply.message)
-            if reply.code in UNKNOWN:
+            if not info(reply.code).definite:
                 self._untold[place, rank] += 1
             if reply.code not in (ErrorCode.BARRIER_TIMEOUT, ErrorCode.BARRIER_BROKEN):
                 return

@@ -1,9 +1,9 @@
 """A virtual clock and a virtual network: ordered byte streams with delays, jitter, cuts and black holes."""
 
-import heapq
 import random
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 Action = Callable[[], None]
 
@@ -23,15 +23,16 @@ class Clock:
 
     def at(self, when: float, action: Action) -> None:
         self.steps += 1
-        heapq.heappush(self._heap, (max(when, self.now), self.steps, action))
+        heappush(self._heap, (max(when, self.now), self.steps, action))
 
     def after(self, delay: float, action: Action) -> None:
-        self.at(self.now + delay, action)
+        self.steps += 1
+        heappush(self._heap, (self.now + delay, self.steps, action))
 
     def run_until(self, end: float) -> None:
-        heap, pop = self._heap, heapq.heappop
+        heap = self._heap
         while heap and heap[0][0] <= end:
-            self.now, _, action = pop(heap)
+            self.now, _, action = heappop(heap)
             action()
         self.now = end
 

@@ -104,11 +104,9 @@ class SimServer:
         self._hellos = 0
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
-        self.epoch = 0
+        self.epochs: list[int] = []
         self.wall_ahead_ms = 0
         """How far its machine's clock on the wall is ahead of the time that passed; it jumps."""
-        self.memories_lost = -1
-        """Starts without any state but the first."""
         self._lives: dict[str, int] = {}
         self._over: set[str] = set()
         self._steps = 0
@@ -124,8 +122,7 @@ class SimServer:
         self._spoken = self._spoken_by(self._starts)
         stored = {} if self.disk is None else dict(self.disk.stored)
         if not stored:
-            self.epoch = self._new_epoch()
-            self.memories_lost += 1
+            self.epochs.append(self._new_epoch())
         key = hashlib.sha256(b"sim%d" % self._starts).digest()
         identity = Identity("sim", f"i{self._starts}", self.epoch, key)
         self.core = Coordinator(self._settings, identity, durable=self.disk is not None)
@@ -153,6 +150,11 @@ class SimServer:
     def _new_epoch(self) -> int:
         """As `rdzv_server.shell.stored.new_epoch` does."""
         return max(1, WALL_MS + round(self._clock.now * 1000) + self.wall_ahead_ms)
+
+    @property
+    def epoch(self) -> int:
+        """The present one."""
+        return self.epochs[-1]
 
     def life(self, run: str) -> tuple[int, int]:
         """Of a run's keys."""
@@ -326,7 +328,7 @@ class SimServer:
 
     def _apply(self, effects: list[Effect], only: str | None = None) -> None:
         tables = self.core.tables
-        check_effects(tables, effects)
+        check_effects(tables, effects, only)
         self.monitor.check(tables, only)
         self._note_lives()
         for effect in effects:  # of now: until it is told, a newer process may hold the node id

@@ -67,6 +67,9 @@ class Worker:
         self.client = Client(
             hello, self._clock, rng, agent.world.server, self._event, token=token, spoken=spoken
         )
+        self._attaches = agent.world.recorder.attaches(
+            self.label, self.run, agent.label, mine, self._clock.now
+        )
         self.meetings = Meetings(self, mine, of="workers")
         self.communicators = Communicators(self, mine)
         self.client.start()
@@ -105,6 +108,8 @@ class Worker:
 
     def _event(self, event: Event) -> None:
         match event:
+            case StateChanged(State.CONNECTED) if not self._attaches.known:
+                self.world.recorder.attached(self._attaches, self._clock.now)
             case StateChanged(State.OVER, _):
                 if self.alive:
                     self.world.rules.worker_over(self, self.client.session.failure)

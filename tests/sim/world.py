@@ -3,11 +3,13 @@
 The same seed gives the same history. Safety is checked after every step of the server
 (`core/invariants.py`) and with all that nodes are told (`rules`, `meeting`, `communicators`); at the end the
 world is healed and must come to rest within bounded virtual time. In liveness mode only a part of it is
-healed (`liveness`).
+healed (`liveness`). Last, what all processes asked and were told goes to the checkers (`check`), which know
+nothing of the server.
 """
 
 import enum
 import hashlib
+import math
 import random
 from collections.abc import Callable
 
@@ -19,6 +21,8 @@ from rdzv_server.core.settings import Settings
 from tests import nextversion
 from tests.sim import faults
 from tests.sim.agent import JOIN_S, LEASE_S, Agent
+from tests.sim.check.judge import judge
+from tests.sim.check.verdict import Verdict
 from tests.sim.communicators import IdLedger
 from tests.sim.disk import Disk
 from tests.sim.history import Recorder
@@ -45,6 +49,10 @@ DUE_PER_STEP = (1, 3, due.PER_STEP)
 
 WORKERS = 0.2
 """Part of the runs whose training processes have sessions of their own."""
+
+TRIED_MAX = 200_000
+"""Configurations of one key, after which the checkers leave it undecided: about ten seconds. Time would not do, for a
+seed must have one outcome on all machines."""
 
 MIXED = 0.3
 """Part of the histories in which two versions of the protocol meet."""
@@ -93,7 +101,8 @@ class World:
         self._with_workers: set[str] = set()
         self._mixed = random.Random(f"versions {seed}").random() < MIXED
         self.agents: list[Agent] = []
-        self.recorder = Recorder()
+        self.verdict: Verdict | None = None
+        """Of the checkers, once all is over."""
         self.rules = Rules(self)
         self.server = SimServer(
             self.clock, self.trace, self.rules.lost, self.rng,
@@ -103,6 +112,7 @@ class World:
             spoken=lambda start: self._spoken(f"start {start}"),
             due_per_step=random.Random(f"due {seed}").choice(DUE_PER_STEP),
         )  # fmt: skip
+        self.recorder = Recorder(self.server.epochs)
         self.ledger = Ledger(self.server.life)
         self.id_ledger = IdLedger()
         self._faults_left = True
@@ -135,6 +145,8 @@ class World:
             self._heal()
             self.clock.run_until(CHAOS_S + CALM_S)
             self.rules.at_rest()
+        self.verdict = judge(self.recorder.entries, math.inf, TRIED_MAX)
+        assert not self.verdict.violations, self.verdict.violations[0]
 
     def trace(self, line: str) -> None:
         text = f"{self.clock.now:.6f} {line}"
@@ -157,14 +169,12 @@ class World:
             label: of the process that asks.
             mine: its place, if it has one.
         """
-        rank, size = (None, None) if mine is None else (mine.group_rank, mine.world_size)
-        op = self.recorder.asked(label, run, message, self.clock.now, rank, size)
+        begun = self.recorder.asked(label, run, message, self.clock.now, mine)
 
         def answered(reply: AnyReply) -> None:
             if isinstance(reply, Error):
                 refused(reply)
-            if op is not None:
-                self.recorder.answered(op, reply, self.clock.now)
+            self.recorder.answered(begun, reply, self.clock.now)
             done(reply)
 
         return answered

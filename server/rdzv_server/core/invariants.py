@@ -69,14 +69,17 @@ def _runs(tables: Tables, only: str | None) -> Iterable[Run]:
     return () if run is None else (run,)
 
 
-def check_effects(tables: Tables, effects: list[Effect]) -> None:
+def check_effects(tables: Tables, effects: list[Effect], only: str | None = None) -> None:
     """Check what a step says to the outside: an assignment is only told while it is true (S4, S8),
     and unique ids go to those who asked for them and to nobody else (S20, S22).
+
+    Args:
+        only: of the runs, only this one was touched by the step.
 
     Raises:
         AssertionError: naming the broken rule.
     """
-    check_secrets(tables, effects)
+    check_secrets(tables, effects, only)
     ended: set[int] = set()
     for effect in effects:
         if isinstance(effect, Close):

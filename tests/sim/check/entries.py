@@ -18,7 +18,8 @@ generation's keys, one without on the run's; the epoch tells lives of a server t
 | `cas` | key | `expected` (null: not there), `value`; or `revision`, `value` | `swapped`, `value`, `revision` |
 | `delete` | key | – | `deleted` (0 or 1), `revision` |
 | `join` | – | – | `digest` |
-| `barrier` | name | `payload`; `round` if one was asked for | `payloads`, or `error` |
+| `attach` | – | `agent`: the client that started this process | – |
+| `barrier` | name | `payload`; `members` if not the whole world; `round` if one was asked for | `payloads`, or `error` |
 | `id` | group | `minted` (fingerprint, if this rank did) | `id` (fingerprint), `attempt` |
 
 What is left out of a result is not checked.
@@ -34,7 +35,7 @@ Scope = tuple[str, int, int]
 """Run, epoch, generation; -1 for what there is none of."""
 
 ON_KEYS = frozenset({"put", "get", "add", "append", "cas", "delete"})
-OPS = ON_KEYS | {"join", "barrier", "id"}
+OPS = ON_KEYS | {"join", "attach", "barrier", "id"}
 
 _MAIN = {"put": "value", "add": "delta", "append": "value", "cas": "value"}
 """A bare value in `args` is this one."""

@@ -9,28 +9,40 @@ from tests.sim.check.verdict import Verdict
 Slot = tuple[str, int, int, str, int]
 """Run, epoch, generation, group, attempt."""
 
+Id = tuple[int | None, str]
+"""Epoch and fingerprint: a server that lost its memory knows of none."""
+
 
 def check(verdict: Verdict, ops: Sequence[Entry]) -> None:
     """Judge the ids that were handed out."""
     had = [op for op in ops if op.known and op.ok and op.result.get("id") is not None]
-    minted = {op.args["minted"]: op for op in ops if op.args.get("minted") is not None}
-    first: dict[str, Entry] = {}
+    minted: dict[Id, list[Entry]] = defaultdict(list)
+    for op in ops:
+        if op.args.get("minted") is not None and op.ok is not False:
+            minted[op.epoch, op.args["minted"]].append(op)
+    first: dict[Id, Entry] = {}
     by_slot: dict[Slot, list[Entry]] = defaultdict(list)
     for op in had:
-        value = op.result["id"]
+        value: Id = op.epoch, op.result["id"]
         other = first.setdefault(value, op)
         if _slot(op) != _slot(other):
             verdict.broken("S18", f"one id for {_slot(other)} and {_slot(op)}", (other, op))
-        source = minted.get(value)
-        if minted and source is None:
-            verdict.broken("S19", "an id that nobody minted", (op,))
-        elif source is not None and (source.scope, source.key) != (op.scope, op.key):
-            verdict.broken("S20", "an id that was minted elsewhere", (source, op))
-        elif source is not None and source.start_s > op.end_s:
-            verdict.broken("S20", "an id from before it was minted", (source, op))
+        if minted:
+            _source(verdict, op, minted.get(value, []))
         by_slot[_slot(op)].append(op)
     for slot, own in by_slot.items():
         _slot_is_good(verdict, slot, own)
+
+
+def _source(verdict: Verdict, op: Entry, minted: list[Entry]) -> None:
+    """Somebody made that id for this communicator, before."""
+    here = [one for one in minted if (one.scope, one.key) == (op.scope, op.key)]
+    if not minted:
+        verdict.broken("S19", "an id that nobody minted", (op,))
+    elif not here:
+        verdict.broken("S20", "an id that was minted elsewhere", (*minted, op))
+    elif all(one.start_s > op.end_s for one in here):
+        verdict.broken("S20", "an id from before it was minted", (*here, op))
 
 
 def _slot_is_good(verdict: Verdict, slot: Slot, own: list[Entry]) -> None:

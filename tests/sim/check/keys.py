@@ -4,19 +4,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tests.sim.check.entries import Entry, Scope
-from tests.sim.check.linear import search
+from tests.sim.check.linear import search, tells_change
 from tests.sim.check.verdict import Verdict
 
-CHANGES = frozenset({"put", "add", "append", "cas", "delete"})
 
-
-def check(verdict: Verdict, ops: Sequence[Entry], patience_s: float) -> None:
+def check(verdict: Verdict, ops: Sequence[Entry], patience_s: float, tried_max: int) -> None:
     """Judge all operations on keys.
 
     Args:
         verdict: gets what is wrong.
         ops: of all runs.
         patience_s: for one key.
+        tried_max: configurations, for one key.
     """
     by_space: dict[Scope, list[Entry]] = defaultdict(list)
     for op in ops:
@@ -28,7 +27,7 @@ def check(verdict: Verdict, ops: Sequence[Entry], patience_s: float) -> None:
             by_key[op.key].append(op)
         for key, own in by_key.items():
             verdict.keys += 1
-            answer = search(own, patience_s)
+            answer = search(own, patience_s, tried_max)
             if answer.linear is None:
                 verdict.undecided.append(f"{own[0].scope} {key!r}")
                 verdict.undecided_ops += len(own)
@@ -40,7 +39,7 @@ def check(verdict: Verdict, ops: Sequence[Entry], patience_s: float) -> None:
 def _revisions(verdict: Verdict, space: list[Entry]) -> None:
     """Each change has a number of its own, and a change that began after another one had ended has a
     higher one. What a look tells is not newer than the changes that had begun."""
-    told = [(op, op.result["revision"]) for op in space if _changed(op)]
+    told = [(op, op.result["revision"]) for op in space if tells_change(op)]
     seen: dict[int, Entry] = {}
     for op, revision in told:
         other = seen.setdefault(revision, op)
@@ -58,12 +57,3 @@ def _revisions(verdict: Verdict, space: list[Entry]) -> None:
         if highest is not None and revision <= highest[1]:
             what = f"revision {revision} came after {highest[1]} in {op.scope}"
             verdict.broken("S23", what, (highest[0], op))
-
-
-def _changed(op: Entry) -> bool:
-    """It certainly changed something, and tells the number of that change."""
-    if op.op not in CHANGES or not op.known or not op.ok or op.result.get("revision") is None:
-        return False
-    if op.op == "cas":
-        return bool(op.result.get("swapped"))
-    return op.op != "delete" or bool(op.result.get("deleted"))

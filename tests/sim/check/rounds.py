@@ -2,12 +2,14 @@
 
 What is checked of a barrier `(generation, name)`:
 
-- a round is released only after every rank of the world has begun to arrive for it, and a rank is counted
+- a round is released only after every rank that takes part has begun to arrive for it, and a rank is counted
   once (S13);
 - all who are told how a round ended are told the same, payloads included (S14, S17);
 - a member's calls and the rounds are in step (S15): its n-th call is about round n as long as it knows of
   every call before how it ended, and at most n otherwise;
-- nobody outside of the world gets a release (S16).
+- nobody who does not take part gets a release (S16).
+
+All ranks of the world take part, or those that the calls name.
 """
 
 from collections import defaultdict
@@ -39,7 +41,7 @@ class _Barrier:
             if op.rank is not None:
                 self._by_rank[op.rank].append(op)
         self._where = f"barrier {ops[0].key!r} of {ops[0].scope}"
-        self._world = max((op.world or 0 for op in ops), default=0)
+        self._world = range(max((op.world or 0 for op in ops), default=0))
         self._came: dict[int, dict[int, Entry]] = defaultdict(dict)
         """For each round the call of each rank that is known to be about it."""
 
@@ -73,10 +75,26 @@ class _Barrier:
                     self._came[op.round][rank] = op
                 if op.world is not None and not rank < op.world:
                     self._broken("S16", f"rank {rank} in a world of {op.world}", op)
+                if rank not in self._members(op):
+                    self._broken("S16", f"rank {rank} is none of those that take part", op)
             elif op.result.get("error") in DECIDED:
-                low, high = low + 1, high + 1
+                low, high = self._failed(low, high, op)
                 if low == high:
                     self._came[low][rank] = op
+
+    def _failed(self, low: int, high: int, op: Entry) -> tuple[int, int]:
+        """The last round that a rank has had, at least and at most, after one of them failed. Once somebody can not
+        come any more every call is a round that is broken at once, and who calls later does not hear of them all."""
+        if op.round is None:
+            return low + 1, high + 1
+        if op.round <= low or (op.round > high + 1 and op.result.get("error") != "BARRIER_BROKEN"):
+            said = f"the failure of round {op.round} is told where {low + 1} to {high + 1} may be"
+            self._broken("S15", said, op)
+        return max(low, op.round), max(low, op.round)
+
+    def _members(self, op: Entry) -> Sequence[int]:
+        """Ranks that take part, in the order of the payloads."""
+        return sorted(op.args.get("members") or self._world)
 
     def _alike(self, number: int, came: dict[int, Entry]) -> None:
         """One decision."""
@@ -88,8 +106,9 @@ class _Barrier:
         payloads = first.result.get("payloads") if first.ok else None
         if not payloads:
             return
+        given = dict(zip(self._members(first), payloads, strict=False))
         for rank, op in came.items():
-            if rank < len(payloads) and payloads[rank] != op.args.get("payload"):
+            if rank in given and given[rank] != op.args.get("payload"):
                 self._broken("S14", f"round {number} has another payload of rank {rank}", op, first)
 
     def _after_all(self, number: int, came: dict[int, Entry]) -> None:
@@ -98,7 +117,7 @@ class _Barrier:
         if not released:
             return
         first = min(released, key=lambda op: op.end_s)
-        for rank in range(self._world):
+        for rank in self._members(first):
             call = came.get(rank) or self._may_be(rank, number)
             if call is None:
                 said = f"round {number} was released although rank {rank} never came"

@@ -3,7 +3,9 @@
 import itertools
 import math
 import random
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,46 @@ def test_s23_the_search_agrees_with_trying_every_order(seed: int) -> None:
         assert search(ops, PATIENCE_S).linear is _some_order_fits(ops), ops
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_s23_the_search_agrees_with_trying_every_order_of_what_tells_revisions(seed: int) -> None:
+    """Half of the histories happened, but for one answer in some of them."""
+    rng = random.Random(seed)
+    for number in range(30):
+        ops = _anything(rng)
+        for op in ops:
+            if op.known and rng.random() < 0.8:
+                op.result["revision"] = rng.randint(1, 3)
+        if number % 2:
+            _do_in_some_order(ops, rng)
+        assert search(ops, PATIENCE_S).linear is _some_order_fits(ops), ops
+
+
+def test_looks_that_all_wait_for_each_other_take_no_time() -> None:
+    """Each order of them is as good as the others."""
+    put = _op("put", 0.0, 50.0, value="v", result={"revision": 4})
+    looks = [_op("get", n / 100, 50.0, result={"value": None}) for n in range(40)]
+    looks += [_op("get", n / 100, 50.0, result={"value": "v", "revision": 4}) for n in range(40)]
+    assert search([put, *looks], PATIENCE_S, tried_max=500).linear
+
+
+def test_what_was_cut_off_is_not_tried_where_revisions_say_otherwise() -> None:
+    """Fifteen appends that may have been done; the answers of the others say which one was, and where."""
+    cut = [_op("append", 0.0, math.inf, value=f"<{n:02}>") for n in range(15)]
+    known, text = [], "<07>"
+    for n in range(20, 40):
+        text += f"<{n}>"
+        result = {"length": len(text), "revision": n}
+        known.append(_op("append", 0.0, 50.0, value=f"<{n}>", result=result))
+        known.append(_op("get", 0.0, 50.0, result={"value": text, "revision": n}))
+    assert search([*cut, *known], PATIENCE_S, tried_max=5_000).linear
+
+
+def test_the_search_is_undecided_when_it_has_tried_so_much() -> None:
+    ops = [_op("put", 0.0, 1.0, value=f"v{n}") for n in range(30)]
+    ops.append(_op("get", 2.0, 3.0, result={"value": "another"}))
+    assert search(ops, PATIENCE_S, tried_max=100).linear is None
+
+
 def test_the_search_is_undecided_when_its_time_is_up() -> None:
     """Thirty writes at once and a look at what none of them wrote: any order must be tried."""
     ops = [_op("put", 0.0, 1.0, value=f"v{n}") for n in range(30)]
@@ -103,6 +145,119 @@ def test_s11_the_same_key_of_two_epochs_has_nothing_in_common() -> None:
     assert judge([put, get]).good
     get.epoch = 1
     assert not judge([put, get]).good
+
+
+# --- what only some of the clients do -----------------------------------------------------------
+
+
+def _act(client: str, op: str, start_s: float, rank: int | None = None, **more: Any) -> Entry:
+    """It took a second and went well, in the generation of three nodes, if nothing else is said."""
+    fields = {"args": {}, "result": {}, "ok": True, "end_s": start_s + 1, "epoch": 1, "generation": 1, "world": 3,
+              "key": "", **more}  # fmt: skip
+    return Entry(client=client, run="r", op=op, start_s=start_s, rank=rank, **fields)
+
+
+def _met(client: str, start_s: float, rank: int, **more: Any) -> Entry:
+    return _act(client, "barrier", start_s, rank, **{"key": "b", **more})
+
+
+PAIR = {"members": [0, 2]}
+LATE = {"ok": False, "result": {"error": "BARRIER_TIMEOUT"}}
+BROKEN = {"ok": False, "result": {"error": "BARRIER_BROKEN"}}
+STRANGER = {"ok": False, "result": {"error": "NOT_A_MEMBER"}}
+JOINS = [_act("a", "join", 0.0, 0), _act("b", "join", 0.0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("ops", "rule"),
+    [
+        # A training process has the place of the agent that started it.
+        ([*JOINS, _act("a/w", "attach", 1.0, 0, args={"agent": "a"})], ""),
+        ([*JOINS, _act("a/w", "attach", 1.0, 1, args={"agent": "a"})], "S4: a/w has another place"),
+        ([*JOINS, _act("c/w", "attach", 1.0, 0, args={"agent": "c"})], "S4: c/w has another place"),
+        (
+            [*JOINS, _act("a/w", "attach", 1.0, 0, args={"agent": "a"}), _met("a/w", 3.0, 1)],
+            "S4: a/w acts in another place",
+        ),
+        # Some ranks meet.
+        ([_met("a", 0.0, 0, args=PAIR, round=1), _met("c", 0.0, 2, args=PAIR, round=1)], ""),
+        ([_met("a", 0.0, 0, args=PAIR, round=1)], "S13: .* rank 2 never came"),
+        (
+            [
+                _met("a", 0.0, 0, args=PAIR, round=1),
+                _met("c", 0.0, 2, args=PAIR, round=1),
+                _met("b", 0.0, 1, args=PAIR, **STRANGER),
+            ],
+            "",
+        ),
+        (
+            [
+                _met("a", 0.0, 0, args=PAIR, round=1),
+                _met("c", 0.0, 2, args=PAIR, round=1),
+                _met("b", 0.0, 1, args=PAIR, round=1),
+            ],
+            "S16: .* rank 1 is none of those that take part",
+        ),
+        (
+            [
+                _met("a", 0.0, 0, args={**PAIR, "payload": "x"}, round=1, result={"payloads": ["x", "y"]}),
+                _met("c", 0.0, 2, args={**PAIR, "payload": "z"}, round=1, result={"payloads": ["x", "y"]}),
+            ],
+            "S14: .* another payload of rank 2",
+        ),
+        # A failure that tells its round.
+        ([_met("a", 0.0, 0, round=1, **LATE), _met("a", 2.0, 0, round=2, **LATE)], ""),
+        ([_met("a", 0.0, 0, round=1, **LATE), _met("a", 2.0, 0, round=3, **LATE)], "S15"),
+        ([_met("a", 0.0, 0, round=1, **LATE), _met("a", 2.0, 0, round=1, **LATE)], "S15"),
+        ([_met("a", 0.0, 0, round=1, **LATE), _met("a", 2.0, 0, round=9, **BROKEN)], ""),
+        (
+            [
+                _met("a", 0.0, 0, round=1, **LATE),
+                _met("a", 2.0, 0, round=9, **BROKEN),
+                _met("b", 2.0, 1, round=9, **LATE),
+            ],
+            "S15",
+        ),
+        ([_met("a", 0.0, 0, round=1, **LATE), _met("b", 0.0, 1, round=1, **BROKEN)], "S14"),
+        # An id that was refused, as somebody else's, was not made by who offered it.
+        (
+            [
+                _act("a", "id", 0.0, key="dp", args={"minted": "x"}),
+                _act("b", "id", 2.0, key="tp", args={"minted": "x"}, ok=False),
+                _act("b", "id", 4.0, key="dp", result={"id": "x"}),
+            ],
+            "",
+        ),
+        (
+            [
+                _act("a", "id", 0.0, key="dp", args={"minted": "x"}),
+                _act("b", "id", 4.0, key="tp", result={"id": "x"}),
+            ],
+            "S20: .* minted elsewhere",
+        ),
+        # A server without its memory knows of no ids.
+        (
+            [
+                _act("a", "id", float(at), key=key, epoch=epoch, args={"minted": "x"}, result={"id": "x"})
+                for at, epoch, key in ((0, 1, "dp"), (4, 2, "tp"))
+            ],
+            "",
+        ),
+        (
+            [
+                _act("a", "id", 0.0, key="dp", args={"minted": "x"}),
+                _act("b", "id", 4.0, key="dp", epoch=2, result={"id": "x"}),
+            ],
+            "S19: .* nobody minted",
+        ),
+    ],
+)  # fmt: skip
+def test_what_only_some_of_the_clients_do_is_judged(ops: list[Entry], rule: str) -> None:
+    there = {op.client for op in ops if op.op in ("join", "attach")}
+    joins = {op.client: _act(op.client, "join", -2.0, op.rank) for op in ops if op.rank is not None}
+    before = [join for client, join in joins.items() if client not in there]
+    found = "\n".join(str(one) for one in judge([*before, *ops]).violations)
+    assert re.search(rule, found) if rule else not found, found
 
 
 def test_histories_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -168,6 +323,46 @@ def _anything(rng: random.Random) -> list[Entry]:
         args, result = _drawn(rng, kind)
         ops.append(_op(kind, float(start), end, **args, result=result if end < math.inf else {}))
     return ops
+
+
+def _do_in_some_order(ops: list[Entry], rng: random.Random) -> None:
+    """Give them the answers that they would have had."""
+    order = sorted(ops, key=lambda op: rng.uniform(op.start_s, min(op.end_s, op.start_s + 3)))
+    value, revision, told = None, 0, 0
+    for op in order:
+        happened = op.known or rng.random() < 0.5
+        new, result = _answer(op, value, revision, told + 1)
+        if happened and new is not op:
+            value, revision, told = new, told + 1, told + 1
+        if op.known:
+            op.result = result
+    if rng.random() < 0.5:
+        wrong = rng.choice(ops)
+        if wrong.known and "revision" in wrong.result:
+            wrong.result["revision"] += 1
+
+
+def _answer(op: Entry, value: str | None, revision: int, next_: int) -> tuple[Any, dict[str, Any]]:
+    """The value after an operation (the operation itself: no change), and what is told."""
+    match op.op:
+        case "put":
+            return op.args["value"], {"revision": next_}
+        case "append":
+            joined = (value or "") + op.args["value"]
+            return joined, {"length": len(joined), "revision": next_}
+        case "delete" if value is not None:
+            return None, {"deleted": 1, "revision": next_}
+        case "cas" if op.args["expected"] == value:
+            return op.args["value"], {
+                "swapped": True,
+                "value": op.args["value"],
+                "revision": next_,
+            }
+        case "delete":
+            return op, {"deleted": 0}
+        case kind:
+            there = {"value": value} if value is None else {"value": value, "revision": revision}
+            return op, there if kind == "get" else {"swapped": False, **there}
 
 
 def _drawn(rng: random.Random, kind: str) -> tuple[dict[str, object], dict[str, object]]:

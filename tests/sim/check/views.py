@@ -67,7 +67,7 @@ def _rise(verdict: Verdict, joins: list[Entry]) -> None:
 
 
 def _same_place(verdict: Verdict, joins: list[Entry], own: list[Entry]) -> None:
-    """A client has one place in a generation, in all that it does there."""
+    """A client has one place in a generation, in all that it does there; a training process has its agent's."""
     place: dict[tuple[str, Fence], Entry] = {}
     for op in joins:
         assert op.fence is not None
@@ -76,7 +76,14 @@ def _same_place(verdict: Verdict, joins: list[Entry], own: list[Entry]) -> None:
             what = f"two places of {op.client} in generation {op.fence}"
             verdict.broken("S3", what, (other, op))
     for op in own:
-        if op.op == "join" or op.fence is None or op.rank is None:
+        if op.op == "attach" and op.fence is not None:
+            agent = place.get((op.args["agent"], op.fence))
+            if agent is None or (op.rank, op.world) != (agent.rank, agent.world):
+                what = f"{op.client} has another place in generation {op.fence} than its agent"
+                verdict.broken("S4", what, (op,) if agent is None else (agent, op))
+            place[op.client, op.fence] = op
+    for op in own:
+        if op.op in ("join", "attach") or op.fence is None or op.rank is None:
             continue
         joined = place.get((op.client, op.fence))
         if joined is None:

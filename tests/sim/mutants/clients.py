@@ -77,6 +77,12 @@ def acknowledges_everything(patch: Patch) -> None:
     patch(InFlight, "acknowledge", lambda requests: requests._last)
 
 
+@mutant("S23")
+def the_end_is_an_answer(patch: Patch) -> None:
+    """a session that is over for good says of what was under way that it certainly was not done"""
+    patch(InFlight, "without_answer", lambda requests, request_id, why: why)
+
+
 @mutant("L6")
 def nothing_sent_again(patch: Patch) -> None:
     """requests of a connection that broke are not sent again"""

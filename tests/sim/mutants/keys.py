@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from rdzv_proto.messages import KvCas, KvNumber, KvSwapped
 from rdzv_server.core import keys, replies
 from rdzv_server.core.kv import Namespace, Wait
 from rdzv_server.core.model import Session
@@ -51,6 +52,29 @@ def acknowledged_too_far(patch: Patch) -> None:
         "acknowledge",
         lambda tables, session, up_to: acknowledge(tables, session, up_to + 1),
     )
+
+
+@mutant("S23")
+def change_under_an_old_revision(patch: Patch) -> None:
+    """now and then an append or an addition tells the revision of the change before it"""
+
+    def told(value: int, revision: int = 0) -> KvNumber:
+        return KvNumber(value=value, revision=revision - (revision > 0 and revision % 8 == 0))
+
+    patch(keys, "KvNumber", told)
+
+
+@mutant("S23")
+def failed_swap_tells_an_old_revision(patch: Patch) -> None:
+    """a swap that finds another revision than the one it compares with tells the one before"""
+    swap = keys._compare_and_set
+
+    def swapping(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait]]:
+        reply, woken = swap(space, ask)
+        wrong = not reply.swapped and reply.revision > 0
+        return (replace(reply, revision=reply.revision - 1) if wrong else reply), woken
+
+    patch(keys, "_compare_and_set", swapping)
 
 
 @mutant("S23")
