@@ -35,6 +35,13 @@ class Heartbeats:
         """When the connection must be given up if no answer comes."""
         return None if self._waiting is None else self._waiting[1] + self.answer_s
 
+    @property
+    def next_at(self) -> float | None:
+        """When the session must look again: the next one is due, or patience is over."""
+        if self.due_at is None or self._waiting is None:
+            return self.due_at
+        return min(self.due_at, self._waiting[1] + self._lease_s / 2)
+
     def sent(self, now: float, request_id: int) -> None:
         """A heartbeat was sent."""
         self.due_at = now + self._lease_s / 3

@@ -149,11 +149,11 @@ class Session:
 
     def next_deadline(self) -> float | None:
         """When `tick` is due, in monotonic seconds."""
-        times = [self._hello_until, self._beats.due_at, self._beats.overdue_at]
-        if self.state is State.SUSPENDED:
-            again = self.reconnect
-            times += [again.attempt_at, again.complain_at, again.give_up_at]
-        return min([t for t in times if t is not None], default=None)
+        if self.state is not State.SUSPENDED:
+            return self._beats.next_at
+        again = self.reconnect
+        times = (self._hello_until, again.attempt_at, again.complain_at, again.give_up_at)
+        return min(t for t in times if t is not None)
 
     # --- what the shell reports ---------------------------------------------------------------
 

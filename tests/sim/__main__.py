@@ -68,14 +68,14 @@ def _range(text: str) -> tuple[int, int]:
 
 def _one(case: Case, trace: bool, history: Path | None) -> int:
     """Play one seed, with everything that can be seen of it."""
-    totals, world = Totals(), World(case.seed, case.mode, keep_trace=trace)
+    totals, world = Totals(), World(case.seed, case.mode)
     violation = ""
     try:
         world.play()
     except AssertionError as error:
         violation = f"{type(error).__name__}: {error}"
     finally:  # also when it breaks down
-        print("\n".join(world.lines) if trace else world.hash.hexdigest())
+        print("\n".join(world.lines) if trace else world.hash)
         if history is not None:
             write(str(history), world.recorder.entries)
     totals.add(outcome(case, world, violation))

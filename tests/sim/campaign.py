@@ -54,12 +54,11 @@ class Outcome:
     """Keys that they gave up."""
     took_s: tuple[float, ...] = ()
     """Of liveness: until each healed core had passed a barrier."""
-    lines: tuple[str, ...] = field(default=(), repr=False)
 
 
-def play(case: Case, *, keep_trace: bool = False) -> Outcome:
+def play(case: Case) -> Outcome:
     """Play one history. Whatever is raised in it is a violation: the core has no error that it may raise."""
-    world = World(case.seed, case.mode, keep_trace=keep_trace)
+    world = World(case.seed, case.mode)
     violation = ""
     try:
         world.play()
@@ -72,7 +71,7 @@ def outcome(case: Case, world: World, violation: str) -> Outcome:
     """Count what happened in a world."""
     return Outcome(
         case,
-        world.hash.hexdigest(),
+        world.hash,
         violation,
         world.clock.steps,
         world.faults,
@@ -87,7 +86,6 @@ def outcome(case: Case, world: World, violation: str) -> Outcome:
         0 if world.verdict is None else world.verdict.ops,
         0 if world.verdict is None else len(world.verdict.undecided),
         tuple(core.took_s for core in world.cores if core.took_s is not None),
-        tuple(world.lines),
     )
 
 
@@ -108,8 +106,9 @@ def play_all(todo: list[Case], jobs: int) -> Iterator[Outcome]:
 
 
 def _settle_in() -> None:
-    """Histories are short, and make few cycles: the collector may come seldom."""
+    """Histories are short, and make few cycles: the collector may come seldom, and need not look at what was imported."""
     gc.set_threshold(100_000, 20, 50)
+    gc.freeze()
 
 
 def _play_chunk(todo: list[Case]) -> list[Outcome]:

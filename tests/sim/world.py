@@ -72,19 +72,14 @@ class Mode(enum.Enum):
 
 
 class World:
-    """A seed's history.
+    """A seed's history."""
 
-    Args:
-        keep_trace: keep the lines of the trace, and not only its hash.
-    """
-
-    def __init__(self, seed: int, mode: Mode = Mode.STEADY, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, mode: Mode = Mode.STEADY) -> None:
         self.seed, self.mode = seed, mode
         self.rng = random.Random(seed)
         self.clock = Clock()
-        self.hash = hashlib.sha256()
         self.lines: list[str] = []
-        self._keep = keep_trace
+        """All that happened, in its order."""
         self.faults = 0
         self.processes = 0
         self.cores: list[Core] = []
@@ -149,10 +144,12 @@ class World:
         assert not self.verdict.violations, self.verdict.violations[0]
 
     def trace(self, line: str) -> None:
-        text = f"{self.clock.now:.6f} {line}"
-        self.hash.update(text.encode())
-        if self._keep:
-            self.lines.append(text)
+        self.lines.append(f"{self.clock.now:.6f} {line}")
+
+    @property
+    def hash(self) -> str:
+        """Of the whole trace: the same history has the same."""
+        return hashlib.sha256("".join(self.lines).encode()).hexdigest()
 
     def watched(
         self,

@@ -4,6 +4,7 @@
 A breach raises AssertionError naming the rule of SEMANTICS.md and telling the run's story.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
 from rdzv_proto.messages import Ended, Error, Fence, Joined, Released
@@ -12,6 +13,7 @@ from rdzv_server.core.events import Close, Effect, Release, Send
 from rdzv_server.core.invariants_ids import check_record, check_secrets, check_slots
 from rdzv_server.core.invariants_runs import check_last_call, check_run
 from rdzv_server.core.model import Generation, Run, Session
+from rdzv_server.core.rounds import Decision
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore.model import SHARED, Stage
 
@@ -102,6 +104,11 @@ def check_effects(tables: Tables, effects: list[Effect], only: str | None = None
         assert rank == told.group_rank, f"S4: {session.node_id} is told a rank it does not have"
 
 
+_ByRound = dict[tuple[str, int], Released | Error]
+_Kept = dict[str, deque[Decision]]
+"""By the name of a barrier."""
+
+
 class Monitor:
     """Checks that need the past: fences only grow, tables never change, one end with one reason."""
 
@@ -109,8 +116,8 @@ class Monitor:
         self._fences: dict[str, Fence] = {}
         self._digests: dict[tuple[str, Fence], bytes] = {}
         self._ends: dict[tuple[str, Fence], Ended] = {}
-        self._decisions: dict[tuple[str, Fence], dict[tuple[str, int], Released | Error]] = {}
-        """By generation, then by barrier and round."""
+        self._decisions: dict[tuple[str, Fence], tuple[_ByRound, _Kept]] = {}
+        """By generation: all that there were, and those that a barrier kept when it was looked at."""
         self._attempts: dict[int, int] = {}
         self._members: set[int] = set()
         """Sessions that are, or were, members."""
@@ -203,8 +210,11 @@ class Monitor:
         )
 
     def _check_decisions(self, run_id: str, generation: Generation) -> None:
-        known = self._decisions.setdefault((run_id, generation.fence), {})
+        known, looked_at = self._decisions.setdefault((run_id, generation.fence), ({}, {}))
         for barrier in generation.barriers.all():
+            if looked_at.get(barrier.name) == barrier.decisions:
+                continue  # mostly: there is nothing new
+            looked_at[barrier.name] = barrier.decisions.copy()
             for decision in barrier.decisions:
                 key = (barrier.name, decision.round)
                 first = known.setdefault(key, decision.reply)
@@ -227,21 +237,22 @@ def _check_end(tables: Tables, generation: Generation, ended: Ended) -> None:
 
 
 def _check_sessions(tables: Tables, only: str | None) -> None:
-    for connection in tables.connections.values():
+    connections, sessions = tables.connections, tables.sessions
+    for connection in connections.values():
         session = connection.session
         if session is not None and (only is None or session.run_id == only):
             assert session.connection is connection, "S6: a stale connection holds a session"
-            assert tables.sessions.get(session.id) is session, "a connection of a removed session"
-    for session in tables.sessions.values():
+            assert sessions.get(session.id) is session, "a connection of a removed session"
+    for session in sessions.values():
         if only is not None and session.run_id != only:
             continue
         held = session.connection
         agree = (held is None) == (session.dropped_at is not None)
         assert agree or tables.shutting_down, "suspicion and connection disagree"
-        assert held is None or held.id in tables.connections, "a session on a closed connection"
+        assert held is None or held.id in connections, "a session on a closed connection"
     for key, session in tables.nodes.items():
         assert key == (session.run_id, session.node_id), "S5: the node index is wrong"
-        assert tables.sessions.get(session.id) is session, "S5: a removed session is indexed"
+        assert sessions.get(session.id) is session, "S5: a removed session is indexed"
 
 
 def _over_at(tables: Tables, session: Session) -> float:
@@ -264,7 +275,7 @@ def _check_rounds(tables: Tables, only: str | None) -> None:
         assert arrivals, "an open barrier round that nobody waits in"
         assert len(arrivals) < terms.needed, "S13: all are there, and nobody noticed"
         assert generation is None or generation.usable, "S11: a barrier round of a dead generation"
-        if generation is not None and terms.of == "nodes":
+        if generation is not None and generation.finished and terms.of == "nodes":
             done = any(terms.includes(generation.rank_of[one]) for one in generation.finished)
             assert not done, "S9: a round waits for a node whose work is done"
         nodes = None if generation is None or terms.of != "nodes" else generation.rank_of

@@ -20,14 +20,15 @@ def check_run(tables: Tables, run: Run) -> None:
 
 def _check_members(tables: Tables, run: Run) -> None:
     tally = [0] * len(Kind)
+    nodes, run_id, joins = tables.nodes, run.id, run.joins
     for node_id, member in run.members.items():
-        session = member.session
+        session, kind, join = member.session, member.kind, member.join
         assert session.member is member, "a member's session knows another member"
-        assert tables.nodes.get((run.id, node_id)) is session, "S5: a member without a session"
-        assert member.kind is kind_of(member), f"{node_id} is {kind_of(member)}, not {member.kind}"
-        tally[member.kind] += 1
-        assert (member.join is not None) == (node_id in run.joins), f"{node_id}: joins disagree"
-        assert not (member.finished and member.join is not None), f"{node_id} finished and joins"
+        assert nodes.get((run_id, node_id)) is session, "S5: a member without a session"
+        assert kind is kind_of(member), f"{node_id} is {kind_of(member)}, not {kind}"
+        tally[kind] += 1
+        assert (join is not None) == (node_id in joins), f"{node_id}: joins disagree"
+        assert join is None or not member.finished, f"{node_id} finished and joins"
     assert tally == run.tally, f"tally {run.tally} should be {tally}"
     for hint, holder in run.hints.items():
         assert holder.hint == hint, "a rank hint without its holder"
@@ -65,7 +66,7 @@ def _check_phase(run: Run) -> None:
 
 def _check_generation(tables: Tables, run: Run, generation: Generation) -> None:
     participants, policy = generation.participants, run.policy
-    ranks = generation.rank_of
+    ranks, sessions, finished = generation.rank_of, tables.sessions, generation.finished
     assert len(ranks) == len(participants), f"S1: ranks are {sorted(ranks.values())}"
     for rank, participant in enumerate(participants):
         assert ranks[participant.session_id] == rank, "S1: table and ranks disagree"
@@ -77,10 +78,9 @@ def _check_generation(tables: Tables, run: Run, generation: Generation) -> None:
         assert (served or lost) == (policy.worker_store == "server"), "the workers' store is wrong"
         assert seats(policy, len(participants)) == len(participants), "S1: a world of wrong size"
         for participant in participants:
-            alive = participant.session_id in tables.sessions
-            done = participant.session_id in generation.finished
-            assert alive or done, f"S9: {participant.node_id} is gone and the generation lives"
-        assert len(generation.finished) < len(participants), "all finished, and nobody noticed"
+            here = participant.session_id in sessions or participant.session_id in finished
+            assert here, f"S9: {participant.node_id} is gone and the generation lives"
+        assert len(finished) < len(participants), "all finished, and nobody noticed"
 
 
 def check_last_call(tables: Tables, run: Run) -> None:

@@ -21,6 +21,29 @@ def test_nothing_is_due_without_a_connection() -> None:
     assert beats.overdue_at is None
 
 
+def test_a_session_looks_again_when_a_beat_is_due_or_patience_is_over() -> None:
+    beats = Heartbeats()
+    seen = [(beats.next_at, beats.due_at, beats.overdue_at)]
+    for step in (
+        lambda: beats.start(100.0, 15.0, random.Random(1)),
+        lambda: beats.sent(110.0, 7),
+        lambda: beats.sent(115.0, 8),
+        lambda: beats.answered(7),
+        beats.stop,
+    ):
+        step()
+        seen.append((beats.next_at, beats.due_at, beats.overdue_at))
+    begin = started().due_at
+    assert seen == [
+        (None, None, None),
+        (begin, begin, None),
+        (115.0, 115.0, 117.5),
+        (117.5, 120.0, 117.5),
+        (120.0, 120.0, None),
+        (None, None, None),
+    ]
+
+
 @often
 @given(st.integers(), st.floats(0.01, 1000))
 def test_the_first_beat_comes_between_a_sixth_and_a_third_of_the_lease(
