@@ -33,7 +33,8 @@ def killed(crew: Crew, meter: Meter) -> None:
 
 
 def too_many_killed(crew: Crew, meter: Meter) -> None:
-    """Fewer than the minimum are left: they wait for new ones."""
+    """Fewer than the minimum are left: they wait for new ones. If nobody is left, the new ones come before the last
+    lease is over: it would be the end of the run, and of its keys, of which clients cannot know."""
     victims = crew.victims(crew.size)
     if len(victims) <= crew.size - crew.min_nodes:
         more = [m for m in crew.members if m.sound][: crew.size - crew.min_nodes + 1]
@@ -42,7 +43,8 @@ def too_many_killed(crew: Crew, meter: Meter) -> None:
         victims += more
     meter.fault("SIGKILL below min")
     crew.kill(victims)
-    meter.pause(crew.rng.uniform(0, crew.lease_s))
+    longest_s = crew.lease_s if crew.members else crew.lease_s / 2
+    meter.pause(crew.rng.uniform(0, longest_s))
     _replaced(crew, meter, victims, "SIGKILL below min")
 
 
