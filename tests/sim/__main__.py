@@ -77,7 +77,7 @@ def _one(case: Case, trace: bool, history: Path | None) -> int:
     finally:  # also when it breaks down
         print("\n".join(world.lines) if trace else world.hash)
         if history is not None:
-            write(str(history), world.recorder.entries)
+            write(str(history), world.recorder.history())
     totals.add(outcome(case, world, violation))
     print(violation or totals.text())
     return 1 if violation else 0

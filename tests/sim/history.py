@@ -1,14 +1,15 @@
 """What the clients of one simulated history asked and were told, for checkers that know nothing of the server.
 
-Its operations are those of `tests.sim.check`, in order of their starts; times are virtual seconds. Only keys of
-generations are among them: one generation's keys are one register each, and begin empty. Epochs are numbered in their
-order, from 1: the clock on the wall, which they are made of, may have been set back.
+Its operations are those of `tests.sim.check`, in order of their starts; times are virtual seconds. Epochs are numbered
+in their order, from 1: the clock on the wall, which they are made of, may have been set back. Operations on keys of a
+run have the number of the life of these keys (`lives`) in the place of an epoch.
 """
 
 import hashlib
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rdzv_proto.errors import ErrorCode, info
@@ -38,7 +39,8 @@ from rdzv_proto.messages import (
     NcclPut,
     Released,
 )
-from tests.sim.check.entries import Entry
+from tests.sim.check.entries import ON_KEYS, Entry
+from tests.sim.lives import Lives
 
 Fields = dict[str, Any]
 
@@ -57,11 +59,25 @@ class Recorder:
 
     Args:
         epochs: of the server, in their order; they may become more.
+        lives: of the keys of runs.
     """
 
-    def __init__(self, epochs: Sequence[int]) -> None:
-        self.entries: list[Entry] = []
-        self._epochs = epochs
+    def __init__(self, epochs: Sequence[int], lives: Lives) -> None:
+        self._entries: list[Entry] = []
+        self._epochs, self._lives = epochs, lives
+
+    def history(self) -> list[Entry]:
+        """All operations. A write to the keys of a run whose outcome is not known may have been done in the life in which
+        it began, or in any that came after it; it is in each of them."""
+        late = [
+            replace(one, epoch=number)
+            for one in self._entries
+            if one.generation is None and not one.known and one.op in ON_KEYS - {"get"}
+            for number in self._lives.after(one.run, one.epoch or 0)
+        ]
+        return (
+            sorted([*self._entries, *late], key=lambda one: one.start_s) if late else self._entries
+        )
 
     def asked(
         self, client: str, run: str, message: AnyRequest, now: float, mine: Joined | None
@@ -76,24 +92,30 @@ class Recorder:
         if name is None:
             return []
         fence: Fence | None = getattr(message, "fence", None)
-        if fence is None and name != "join":
+        if fence is None and name != "join" and name not in ON_KEYS:
             return []
         begun = [
             Entry(client, run, name, key, args, now, math.inf, None, {})
             for key, args in _asked(message)
         ]
-        if fence is not None:
+        if name in ON_KEYS and fence is None:
+            number, over = self._lives.of(run)
+            if over and name == "get":
+                return []  # of no life, and of the last one still, until something happens
+            for one in begun:
+                one.epoch = number
+        elif fence is not None:
             place = None if mine is None or mine.fence != fence else mine
             for one in begun:
                 self._put(one, fence, place)
-        self.entries += begun
+        self._entries += begun
         return begun
 
     def attaches(self, client: str, run: str, agent: str, mine: Joined, now: float) -> Entry:
         """A training process that its agent started goes to its place."""
         begun = Entry(client, run, "attach", "", {"agent": agent}, now, math.inf, None, {})
         self._put(begun, mine.fence, mine)
-        self.entries.append(begun)
+        self._entries.append(begun)
         return begun
 
     def attached(self, begun: Entry, now: float) -> None:
@@ -103,6 +125,8 @@ class Recorder:
     def answered(self, begun: list[Entry], reply: AnyReply, now: float) -> None:
         """A request was answered."""
         if isinstance(reply, Error) and not info(reply.code).definite:
+            return
+        if begun and not self._in_its_life(begun[0], refused=isinstance(reply, Error)):
             return
         for index, one in enumerate(begun):
             one.end_s = now
@@ -118,6 +142,13 @@ class Recorder:
                 self._put(one, reply.fence, reply)
             elif isinstance(reply, Released):
                 one.round = reply.round
+
+    def _in_its_life(self, one: Entry, *, refused: bool) -> bool:
+        """If it was done, it was in the life in which it began."""
+        if one.generation is not None or one.op not in ON_KEYS or (refused and one.op != "get"):
+            return True
+        number, over = self._lives.of(one.run)
+        return number == one.epoch and not (over and one.op == "get")
 
     def _put(self, one: Entry, fence: Fence, place: Joined | None) -> None:
         one.epoch, one.generation = self._epochs.index(fence.epoch) + 1, fence.generation

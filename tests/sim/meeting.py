@@ -47,8 +47,8 @@ and what a second of two cores is for is faults."""
 TOKEN_BYTES = 8
 Place = tuple[str, Fence, str]
 """Run, fence and name of a barrier."""
-Life = tuple[int, int]
-"""Of a run's keys: which start of the server, and how many lives of the run had ended."""
+Life = tuple[int, bool]
+"""Of a run's keys: see `lives`."""
 
 
 class MeetingError(AssertionError):
@@ -237,7 +237,7 @@ class Meetings:
     # --- keys (S23) ---------------------------------------------------------------------------
 
     def _life(self, fence: Fence | None) -> Life:
-        return (0, 0) if fence is not None else self._ledger.life(self._agent.run)
+        return (0, False) if fence is not None else self._ledger.life(self._agent.run)
 
     def _append(self, fence: Fence | None) -> None:
         token, life = self._ledger.token(), self._life(fence)

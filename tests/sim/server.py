@@ -45,12 +45,12 @@ from rdzv_server.core.events import (
     StoreSend,
 )
 from rdzv_server.core.invariants import Monitor, check_effects, check_times
-from rdzv_server.core.model import Phase
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.shell.gate import Hello
 from tests.lab import check_stored
 from tests.sim.disk import Disk, SimLedger
 from tests.sim.gate import SimGate
+from tests.sim.lives import Lives
 from tests.sim.net import Clock, Link
 from tests.sim.peer import Peer
 
@@ -117,8 +117,8 @@ class SimServer:
         self.epochs: list[int] = []
         self.wall_ahead_ms = 0
         """How far its machine's clock on the wall is ahead of the time that passed; it jumps."""
-        self._lives: dict[str, int] = {}
-        self._over: set[str] = set()
+        self.lives = Lives()
+        """Of the keys of runs."""
         self._steps = self._looks = 0
         self._timer = 0
         """Number of the timer that is set; those before it were cancelled."""
@@ -143,9 +143,9 @@ class SimServer:
         """Open listeners of this start."""
         self._asked = 0
         self.up = True
-        if stored:
-            self._apply(self.core.resume(self._clock.now, stored))
-        self._arm()
+        effects = self.core.resume(self._clock.now, stored) if stored else []
+        self.lives.resumed(self.core.tables.runs)
+        self._apply(effects)
         self._remember_processes()
 
     def _remember_processes(self) -> None:
@@ -165,10 +165,6 @@ class SimServer:
     def epoch(self) -> int:
         """The present one."""
         return self.epochs[-1]
-
-    def life(self, run: str) -> tuple[int, int]:
-        """Of a run's keys."""
-        return self.epoch, self._lives.get(run, 0)
 
     # --- what happens to it -------------------------------------------------------------------
 
@@ -359,7 +355,7 @@ class SimServer:
         check_effects(tables, effects, only)
         self._check(only, as_before=as_before)
         if not as_before:
-            self._note_lives()
+            self.lives.note(tables.runs)
         for effect in effects:  # of now: until it is told, a newer process may hold the node id
             if isinstance(effect, Report) and effect.event == "node_lost":
                 self._lost_node(self._incarnations[effect.node])
@@ -409,19 +405,6 @@ class SimServer:
                 peer = self.peers.pop(conn, None)
                 if peer is not None:
                     peer.link.down.close("closed by the server")
-
-    def _note_lives(self) -> None:
-        over = self._over
-        for run in self.core.tables.runs.values():
-            if run.phase is Phase.ENDED or run.phase is Phase.CLOSED:
-                if run.id not in over:
-                    over.add(run.id)
-                    self._lives[run.id] = self._lives.get(run.id, 0) + 1
-            elif over:
-                over.discard(run.id)
-        for gone in sorted(over - self.core.tables.runs.keys()) if over else ():
-            over.discard(gone)  # forgotten, with what was written after its end
-            self._lives[gone] = self._lives.get(gone, 0) + 1
 
     def _welcome(self, conn: int, message: AnyReply | AnyPush) -> AnyReply | AnyPush:
         """With the server's proof, if the client gave its own."""

@@ -34,9 +34,11 @@ from rdzv_proto.messages import (
     Released,
     Status,
 )
+from rdzv_server.core.model import Run
 from tests.sim.check.entries import OPS, Entry, read, write
 from tests.sim.check.judge import judge
 from tests.sim.history import NAMES, Recorder
+from tests.sim.lives import Lives
 from tests.sim.world import Mode, World
 
 EPOCH = 1_700_000_000_000
@@ -51,7 +53,9 @@ def begun(recorder: Recorder, message: AnyRequest, mine: Joined | None = MINE) -
 
 
 def recorder() -> Recorder:
-    return Recorder([EPOCH])
+    lives = Lives()
+    lives.note({"run": Run("run", 0)})
+    return Recorder([EPOCH], lives)
 
 
 def test_an_answer_ends_an_operation() -> None:
@@ -61,7 +65,7 @@ def test_an_answer_ends_an_operation() -> None:
     history.answered(adds, KvNumber(value=2, revision=7), 1.5)
     result = {"value": 2, "revision": 7}
     want = Entry("a/1", "run", "add", "k", {"delta": 2}, 1.0, 1.5, True, result, 1, 4, 0, 2)
-    assert history.entries == adds == [want]
+    assert history.history() == adds == [want]
 
 
 @pytest.mark.parametrize(
@@ -193,13 +197,122 @@ def test_a_key_that_is_not_there_is_read_as_nothing() -> None:
     assert (gets[0].ok, gets[0].result) == (True, {"value": None})
 
 
-@pytest.mark.parametrize("message", [KvAdd(fence=None, key="k", delta=1), Status()])
-def test_keys_of_a_run_and_looks_at_the_server_are_left_out(message: AnyRequest) -> None:
-    assert begun(recorder(), message) == []
+def test_looks_at_the_server_are_left_out() -> None:
+    assert begun(recorder(), Status()) == []
+
+
+# --- keys of a run ------------------------------------------------------------------------------
+
+ADD, GET = KvAdd(fence=None, key="k", delta=1), KvGet(fence=None, key="k")
+
+
+class Runs:
+    """A recorder, and the run that the server has."""
+
+    def __init__(self) -> None:
+        self.lives = Lives()
+        self.run = Run("run", 0)
+        self.recorder = Recorder([EPOCH], self.lives)
+        self.note()
+
+    def note(self) -> None:
+        self.lives.note({"run": self.run})
+
+    def ends(self) -> None:
+        self.run.kv_over = True
+        self.note()
+
+    def begins_anew(self) -> None:
+        self.run.kv_over = False
+        self.note()
+
+    def asks(self, message: AnyRequest) -> list[Entry]:
+        return begun(self.recorder, message)
+
+    def spaces(self) -> list[tuple[int | None, bool]]:
+        """Of its operations: in which life, and whether it is known how they went."""
+        return [(one.epoch, one.known) for one in self.recorder.history()]
+
+
+def test_keys_of_a_run_are_those_of_one_life() -> None:
+    runs = Runs()
+    first = runs.asks(ADD)
+    runs.recorder.answered(first, KvNumber(value=1, revision=1), 2.0)
+    runs.ends()
+    runs.begins_anew()
+    second = runs.asks(ADD)
+    runs.recorder.answered(second, KvNumber(value=1, revision=3), 3.0)
+    assert runs.spaces() == [(1, True), (2, True)]
+    assert judge(runs.recorder.history()).good
+
+
+def test_a_write_that_may_have_been_done_in_either_life_is_in_both() -> None:
+    runs = Runs()
+    late = runs.asks(ADD)
+    runs.ends()
+    runs.begins_anew()
+    runs.recorder.answered(late, KvNumber(value=1, revision=2), 2.0)
+    look = runs.asks(GET)
+    runs.recorder.answered(look, KvValue(value=b"1", revision=2), 3.0)
+    assert runs.spaces() == [(1, False), (2, True), (2, False)]
+    assert judge(runs.recorder.history()).good
+
+
+def test_a_write_that_was_refused_is_in_none() -> None:
+    runs = Runs()
+    late = runs.asks(ADD)
+    runs.ends()
+    runs.begins_anew()
+    runs.recorder.answered(late, Error(code=ErrorCode.NOT_A_MEMBER, message=""), 2.0)
+    assert runs.spaces() == [(1, True)]
+    assert late[0].ok is False
+
+
+def test_a_look_between_two_lives_is_left_out() -> None:
+    runs = Runs()
+    before = runs.asks(GET)
+    runs.ends()
+    assert runs.asks(GET) == []
+    runs.recorder.answered(before, KvValue(value=b"1", revision=2), 3.0)
+    assert runs.spaces() == [(1, False)]
+
+
+def test_a_write_after_the_end_of_a_run_begins_its_next_life() -> None:
+    runs = Runs()
+    runs.ends()
+    early = runs.asks(ADD)
+    runs.begins_anew()
+    runs.recorder.answered(early, KvNumber(value=1, revision=2), 3.0)
+    assert runs.spaces() == [(1, False), (2, False)]
+
+
+def test_a_run_that_was_forgotten_begins_anew_and_one_that_was_stored_goes_on() -> None:
+    lives, run = Lives(), Run("run", 0)
+    assert lives.of("run") == (0, True)
+    lives.note({"run": run})
+    assert lives.of("run") == (1, False)
+    lives.resumed({"run": Run("run", 0)})
+    assert lives.of("run") == (1, False)
+    lives.resumed({})
+    assert lives.of("run") == (1, True)
+    lives.note({"run": Run("run", 0), "other": Run("other", 0)})
+    assert (lives.of("run"), lives.of("other")) == ((2, False), (3, False))
+    lives.note({"other": run})
+    assert lives.of("run") == (2, True)
+    assert lives.after("run", 1) == [2]
+
+
+def test_the_end_of_a_run_that_was_not_stored_is_none() -> None:
+    lives, run = Lives(), Run("run", 0)
+    lives.note({"run": run})
+    run.kv_over = True
+    lives.note({"run": run})
+    lives.resumed({"run": Run("run", 0)})
+    assert lives.of("run") == (1, False)
 
 
 def test_epochs_are_in_their_order_although_the_clock_was_set_back() -> None:
-    history = Recorder([EPOCH, EPOCH - 5])
+    history = Recorder([EPOCH, EPOCH - 5], Lives())
     later = Joined(
         fence=Fence(EPOCH - 5, 1), group_rank=0, world_size=2, digest=b"d", reason="all are here"
     )
@@ -217,7 +330,7 @@ def test_a_seed_has_a_history_of_all_kinds_of_operations_that_the_checkers_find_
     world.play()
     assert world.verdict is not None
     path = str(tmp_path / "history.jsonl")
-    write(path, world.recorder.entries)
+    write(path, world.recorder.history())
     ops = list(read(path))
     assert {op.op for op in ops} == OPS
     assert [op.start_s for op in ops] == sorted(op.start_s for op in ops)

@@ -151,7 +151,7 @@ LATE = Error(code=ErrorCode.BARRIER_TIMEOUT, message="barrier 'b' of run 'run', 
 def test_a_round_that_is_not_right_is_a_violation(
     told: list[tuple[int, AnyReply]], rule: str
 ) -> None:
-    ledger = Ledger(lambda run: (1, 0))
+    ledger = Ledger(lambda run: (1, False))
     ledger.arrives(PLACE, 0, b"a")
     ledger.arrives(PLACE, 1, b"b")
     *good, (rank, last) = told

@@ -107,8 +107,8 @@ class World:
             spoken=lambda start: self._spoken(f"start {start}"),
             due_per_step=random.Random(f"due {seed}").choice(DUE_PER_STEP),
         )  # fmt: skip
-        self.recorder = Recorder(self.server.epochs)
-        self.ledger = Ledger(self.server.life)
+        self.recorder = Recorder(self.server.epochs, self.server.lives)
+        self.ledger = Ledger(self.server.lives.of)
         self.id_ledger = IdLedger()
         self._faults_left = True
         self.policies: dict[str, Policy] = {}
@@ -140,7 +140,7 @@ class World:
             self._heal()
             self.clock.run_until(CHAOS_S + CALM_S)
             self.rules.at_rest()
-        self.verdict = judge(self.recorder.entries, math.inf, TRIED_MAX)
+        self.verdict = judge(self.recorder.history(), math.inf, TRIED_MAX)
         assert not self.verdict.violations, self.verdict.violations[0]
 
     def trace(self, line: str) -> None:

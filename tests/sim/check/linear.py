@@ -112,7 +112,7 @@ class Search:
         seen: set[tuple[object, ...]] = set()
         begun = [number for number, op in enumerate(self._unknown) if op.start_s <= horizon]
         if len(begun) > 1:
-            begun = self._likely_first(begun, low, bits)
+            begun = self._likely_first(begun, low, bits, state[0] or "")
         for number in begun:
             op = self._unknown[number]
             # Of those that do the same the earliest can stand wherever a later one could.
@@ -149,11 +149,13 @@ class Search:
             if index >= low and not bits >> (index - low) & 1:
                 yield turn, index
 
-    def _likely_first(self, begun: list[int], low: int, bits: int) -> list[int]:
-        """Unknown operations; those before the others whose value is in the next one that is told, as it is there. This
-        only makes the search of a good history short: all of them are tried if need be."""
+    def _likely_first(self, begun: list[int], low: int, bits: int, here: str) -> list[int]:
+        """Unknown operations; those before the others whose value is in the next one that is told, behind the one that is
+        here, and as they are there. This only makes the search of a good history short: all are tried if need be."""
         told = (self._certain[index].result.get("value") for _, index in self._to_come(low, bits))
-        next_value = next((value for value in told if isinstance(value, str)), "")
+        next_value = next((value for value in told if isinstance(value, str)), "").removeprefix(
+            here
+        )
 
         def place(number: int) -> float:
             value = self._unknown[number].args.get("value")
