@@ -86,7 +86,7 @@ class Rules:
             epochs.append(told.fence.epoch)
         node = (agent.run, agent.node_id, told.fence.epoch)
         newest, fence = self._newest.get(node, (agent, told.fence))
-        met = self._world.server.met
+        met = self._world.server.met_by_epoch[told.fence.epoch]
         if met.get(agent.incarnation, 0) < met.get(newest.incarnation, 0):
             if told.fence >= fence:
                 raise ViolationError(

@@ -111,6 +111,8 @@ class SimServer:
         """Processes in the order in which they got a session, as far as the server remembers them."""
         self.met_by_start: list[dict[bytes, int]] = []
         """The same for each start, the last one included: a process that slept hears late what an earlier one said."""
+        self.met_by_epoch: dict[int, dict[bytes, int]] = {}
+        """And of the last start of each epoch: what is told of a generation is told by one of that epoch."""
         self._hellos = 0
         self._incarnations: dict[str, bytes] = {}
         """Of the process that holds a node id's session, or held it last."""
@@ -156,6 +158,7 @@ class SimServer:
         known |= {incarnation for _, _, incarnation in tables.superseded}
         self.met = {one: order for one, order in self.met.items() if one in known}
         self.met_by_start.append(self.met)
+        self.met_by_epoch[self.epoch] = self.met
 
     def _new_epoch(self) -> int:
         """As `rdzv_server.shell.stored.new_epoch` does."""
