@@ -13,7 +13,8 @@ def check(verdict: Verdict, ops: Sequence[Entry]) -> None:
     """Judge the assignments, and every operation that names one."""
     by_run: dict[str, list[Entry]] = defaultdict(list)
     for op in ops:
-        by_run[op.run].append(op)
+        if op.generation is not None or op.op == "join":
+            by_run[op.run].append(op)
     for own in by_run.values():
         joins = [op for op in own if op.op == "join" and op.known and op.ok]
         for op in joins:
