@@ -38,9 +38,10 @@ class Heartbeats:
     @property
     def next_at(self) -> float | None:
         """When the session must look again: the next one is due, or patience is over."""
-        if self.due_at is None or self._waiting is None:
+        overdue_at = self.overdue_at
+        if self.due_at is None or overdue_at is None:
             return self.due_at
-        return min(self.due_at, self._waiting[1] + self._lease_s / 2)
+        return min(self.due_at, overdue_at)
 
     def sent(self, now: float, request_id: int) -> None:
         """A heartbeat was sent."""

@@ -15,10 +15,7 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     Error,
-    Heartbeat,
     HelloNode,
-    KvGet,
-    KvMultiGet,
     Welcome,
 )
 from rdzv_server.core.clock import TICK_S
@@ -59,13 +56,6 @@ WALL_MS = 1_700_000_000_000
 
 STORED_CHECK_EVERY = 64
 """Steps between two comparisons of what is stored with the whole state, which takes long."""
-
-
-LOOKS = (Heartbeat, KvGet, KvMultiGet)
-"""If nothing but the answer comes of these, everything but the times is as it was checked last."""
-
-LOOKS_CHECKED_EVERY = 4
-"""But that is looked at as well, after every so many of them. They are a quarter of all steps."""
 
 
 class SimServer:
@@ -121,7 +111,7 @@ class SimServer:
         """How far its machine's clock on the wall is ahead of the time that passed; it jumps."""
         self.lives = Lives()
         """Of the keys of runs."""
-        self._steps = self._looks = 0
+        self._steps = 0
         self._timer = 0
         """Number of the timer that is set; those before it were cancelled."""
         self._fires_at: float | None = None
@@ -288,14 +278,11 @@ class SimServer:
         if reply is None:
             self._apply(self.core.outcome(), run_id)
             return
-        looked = isinstance(message, LOOKS)
-        self._looks += looked
-        as_before = looked and self._looks % LOOKS_CHECKED_EVERY != 0
         if isinstance(reply, Alive):
-            self._check(run_id, as_before=as_before)
+            self.monitor.check(self.core.tables, run_id)
             self._say(conn, request_id, reply)
         else:
-            self._apply([Send(conn, request_id, reply)], run_id, as_before=as_before)
+            self._apply([Send(conn, request_id, reply)], run_id)
 
     def _lost(self, conn: int, reason: str) -> None:
         """The core may have cut it before, and is told all the same: while commits are under way the shell does
@@ -333,32 +320,17 @@ class SimServer:
         due = tables.deadlines.next()
         idle = due is None or tables.clock.monotonic(due) > self._clock.now
         effects = self.core.tick(self._clock.now)
-        if idle and not effects:
-            self._check(None, as_before=True)
+        if idle and not effects:  # but for the time everything is as it was checked last
+            check_times(tables)
             self._arm()
         else:
             self._apply(effects)
 
-    def _check(self, only: str | None, *, as_before: bool) -> None:
-        """The state after a step.
-
-        Args:
-            only: the run that was touched; None: any.
-            as_before: nothing was done, but time has passed.
-        """
-        if as_before:
-            check_times(self.core.tables)
-        else:
-            self.monitor.check(self.core.tables, only)
-
-    def _apply(
-        self, effects: list[Effect], only: str | None = None, *, as_before: bool = False
-    ) -> None:
+    def _apply(self, effects: list[Effect], only: str | None = None) -> None:
         tables = self.core.tables
         check_effects(tables, effects, only)
-        self._check(only, as_before=as_before)
-        if not as_before:
-            self.lives.note(tables.runs)
+        self.monitor.check(tables, only)
+        self.lives.note(tables.runs)
         for effect in effects:  # of now: until it is told, a newer process may hold the node id
             if isinstance(effect, Report) and effect.event == "node_lost":
                 self._lost_node(self._incarnations[effect.node])
