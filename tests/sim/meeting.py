@@ -38,11 +38,19 @@ if TYPE_CHECKING:
 
 BARRIER_S = 4.0
 TURN_S_MAX = 2.0
-"""Between two turns of a lane."""
+"""Between two turns of a lane at a barrier."""
 
 KEY_TURN_S_MAX = 4.0
 """The same for keys, of which there are nine lanes to two of barriers: half of all that is played is theirs all the same,
 and what a second of two cores is for is faults."""
+
+OF_WORKERS = 3.0
+"""Turns of training processes are longer by this: for each of them there is an agent that does the same. Mostly they meet
+before a barrier's time is over."""
+
+CALM = 3.0
+"""Once nothing fails any more, turns of keys are longer by this: what was lost shows in the first reads, and what is
+left to see is that everything comes to rest."""
 
 TOKEN_BYTES = 8
 Place = tuple[str, Fence, str]
@@ -180,23 +188,25 @@ class Meetings:
             self._lane(lambda: self._be_a_stranger(pair), once=True)
         for fence in (mine.fence, None) if of == "nodes" else (mine.fence,):
             for act in (self._append, self._add, self._swap, self._read):
-                self._lane(lambda act=act, fence=fence: act(fence), KEY_TURN_S_MAX)  # type: ignore[misc]
-        self._lane(self._delete, KEY_TURN_S_MAX)
+                self._lane(lambda act=act, fence=fence: act(fence), keys=True)  # type: ignore[misc]
+        self._lane(self._delete, keys=True)
 
-    def _lane(
-        self, act: Callable[[], None], turn_s_max: float = TURN_S_MAX, *, once: bool = False
-    ) -> None:
+    def _lane(self, act: Callable[[], None], *, keys: bool = False, once: bool = False) -> None:
         def turn() -> None:
             if not self._agent.runs(self._mine):
                 return
             if not self._agent.client.frozen:
                 act()
             if not once:
-                self._lane(act, turn_s_max)
+                self._lane(act, keys=keys)
 
-        if self._of == "workers":  # for each of them there is an agent that does the same
-            turn_s_max *= 2
-        self._clock.after(self._rng.uniform(0.1, turn_s_max), turn)
+        self._clock.after(self._rng.uniform(0.1, self._turn_s_max(keys=keys)), turn)
+
+    def _turn_s_max(self, *, keys: bool) -> float:
+        turn_s_max = KEY_TURN_S_MAX if keys else TURN_S_MAX
+        if keys and self._agent.world.calm:
+            turn_s_max *= CALM
+        return turn_s_max * OF_WORKERS if self._of == "workers" else turn_s_max
 
     # --- barriers -----------------------------------------------------------------------------
 

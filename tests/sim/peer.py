@@ -27,19 +27,19 @@ class Peer:
         self._greeted = 0
         """Bytes of the preamble that have come."""
 
-    def feed(self, data: bytes) -> None:
-        """Bytes came."""
+    def requests(self, data: bytes) -> Iterator[tuple[int, AnyRequest, bytes]]:
+        """Bytes came; gives what is complete now: number, message and body. It takes frames apart as
+        `rdzv_server.shell.framed` does."""
         skip = min(PREAMBLE_BYTES - self._greeted, len(data))
-        self._greeted += skip
-        self._frames.feed(data[skip:])
-
-    def requests(self) -> Iterator[tuple[int, AnyRequest, bytes]]:
-        """What has come so far: number, message and body."""
-        while (body := self._frames.pop()) is not None:
+        if skip:
+            self._greeted += skip
+            data = data[skip:]
+        one = self._frames.single(data)
+        for body in self._frames.split(data) if one is None else (one,):
             request_id, message = self.codec.decode_request(body)
             if not isinstance(message, Hello):
                 assert self.codec.wrote(body), f"S34: {codec.confused(body, self.codec.version)}"
-            yield request_id, message, bytes(body)
+            yield request_id, message, body
 
     def agree(self, hello: Hello, body: bytes) -> int:
         """Settle the version that is spoken from here on; returns it."""

@@ -244,9 +244,8 @@ class SimServer:
         peer = self.peers.get(conn)
         if peer is None or not self.up:
             return
-        peer.feed(data)
         self.core.begin(self._clock.now)
-        for request_id, message, body in peer.requests():
+        for request_id, message, body in peer.requests(data):
             self._trace(f"server <- {conn} {request_id} {message.op}")
             if isinstance(message, Hello):
                 version = peer.agree(message, body)

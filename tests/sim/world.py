@@ -111,6 +111,8 @@ class World:
         self.ledger = Ledger(self.server.lives.of)
         self.id_ledger = IdLedger()
         self._faults_left = True
+        self.calm = False
+        """What can be healed was healed."""
         self.policies: dict[str, Policy] = {}
         for run in range(self.rng.choice((1, 1, 2, 3))):
             self._open_run(f"run{run}")
@@ -128,6 +130,7 @@ class World:
             self.clock.run_until(CHAOS_S - AFTERMATH_S)
             self._faults_left = False
             self.clock.run_until(CHAOS_S)
+            self.calm = True
             self.server.heal()
             for run in self.policies:
                 self.cores.append(Core(self, run))
@@ -136,7 +139,7 @@ class World:
                 core.check()
         else:
             self.clock.run_until(CHAOS_S)
-            self._faults_left = False
+            self._faults_left, self.calm = False, True
             self._heal()
             self.clock.run_until(CHAOS_S + CALM_S)
             self.rules.at_rest()

@@ -12,7 +12,7 @@ from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.events import Close, Effect, Release, Send
 from rdzv_server.core.invariants_ids import check_record, check_secrets, check_slots
 from rdzv_server.core.invariants_runs import check_last_call, check_run
-from rdzv_server.core.model import Generation, Run, Session
+from rdzv_server.core.model import Generation, Phase, Run, Session
 from rdzv_server.core.rounds import Decision
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore.model import SHARED, Stage
@@ -31,9 +31,11 @@ def check(tables: Tables, only: str | None = None) -> None:
         AssertionError: naming the broken rule.
     """
     check_times(tables)
-    _check_sessions(tables, only)
-    _check_rounds(tables, only)
-    _check_parked(tables, only)
+    parked = _check_sessions(tables, only)
+    held = _check_rounds(tables, only) + sum(map(_waits_of, _runs(tables, only)))
+    # Every wait is parked in its session (checked with the waits); so nobody is parked who waits for nothing, and
+    # would never be answered, if they are as many.
+    assert parked == held, f"L3: {parked} requests wait, {held} of them for something"
     _check_stores(tables)
     check_slots(tables)
     for run in _runs(tables, only):
@@ -61,7 +63,8 @@ def check_times(tables: Tables) -> None:
         lasts_s = t - barrier.began_at
         assert lasts_s <= barrier.timeout_s + OVERDUE_S, f"S17: a round lasts {lasts_s:.1f} s"
     for run in tables.runs.values():
-        check_last_call(tables, run)
+        if run.phase is Phase.LAST_CALL:
+            check_last_call(tables, run)
 
 
 def _runs(tables: Tables, only: str | None) -> Iterable[Run]:
@@ -236,23 +239,28 @@ def _check_end(tables: Tables, generation: Generation, ended: Ended) -> None:
         )
 
 
-def _check_sessions(tables: Tables, only: str | None) -> None:
+def _check_sessions(tables: Tables, only: str | None) -> int:
+    """Returns how many requests are parked in them."""
     connections, sessions = tables.connections, tables.sessions
     for connection in connections.values():
         session = connection.session
         if session is not None and (only is None or session.run_id == only):
             assert session.connection is connection, "S6: a stale connection holds a session"
             assert sessions.get(session.id) is session, "a connection of a removed session"
+    parked = 0
     for session in sessions.values():
         if only is not None and session.run_id != only:
             continue
+        parked += len(session.parked)
         held = session.connection
         agree = (held is None) == (session.dropped_at is not None)
         assert agree or tables.shutting_down, "suspicion and connection disagree"
         assert held is None or held.id in connections, "a session on a closed connection"
-    for key, session in tables.nodes.items():
-        assert key == (session.run_id, session.node_id), "S5: the node index is wrong"
+    for (run_id, node_id), session in tables.nodes.items():
+        right = session.run_id == run_id and session.node_id == node_id
+        assert right, "S5: the node index is wrong"
         assert sessions.get(session.id) is session, "S5: a removed session is indexed"
+    return parked
 
 
 def _over_at(tables: Tables, session: Session) -> float:
@@ -264,14 +272,16 @@ def _over_at(tables: Tables, session: Session) -> float:
     return max(heard, grace, session.recover_until)
 
 
-def _check_rounds(tables: Tables, only: str | None) -> None:
+def _check_rounds(tables: Tables, only: str | None) -> int:
+    """Returns how many requests wait in them."""
+    sessions, waiting = tables.sessions, 0
     for serial, (run, generation, barrier) in tables.rounds.items():
         if only is not None and run.id != only:
             continue
-        terms = barrier.terms
+        terms, arrivals = barrier.terms, barrier.arrivals
+        waiting += len(arrivals)
         assert barrier.serial == serial, "L5: a barrier round with another's deadline"
         assert terms is not None, "an open barrier round without terms"
-        arrivals = barrier.arrivals
         assert arrivals, "an open barrier round that nobody waits in"
         assert len(arrivals) < terms.needed, "S13: all are there, and nobody noticed"
         assert generation is None or generation.usable, "S11: a barrier round of a dead generation"
@@ -281,34 +291,26 @@ def _check_rounds(tables: Tables, only: str | None) -> None:
         nodes = None if generation is None or terms.of != "nodes" else generation.rank_of
         for member, arrival in arrivals.items():
             session = arrival.session
-            assert tables.sessions.get(session.id) is session, (
-                "S13: an arrival of a removed session"
-            )
+            here = sessions.get(session.id) is session
+            assert here, "S13: an arrival of a removed session"
             assert arrival.request_id in session.parked, "L3: an arrival that nobody waits for"
             assert terms.includes(member), "S16: a stranger is counted"
             if nodes is not None:
                 assert nodes[session.id] == member, "S13: counted under another rank"
         assert run.id in tables.runs, "a barrier round of a forgotten run"
-        kept = [decision.round for decision in barrier.decisions]
-        first = barrier.round - len(kept)
-        assert kept == list(range(first, barrier.round)), "S15: rounds are not numbered one by one"
+        number = barrier.round - len(barrier.decisions)
+        for decision in barrier.decisions:
+            assert decision.round == number, "S15: rounds are not numbered one by one"
+            number += 1
+    return waiting
 
 
-def _check_parked(tables: Tables, only: str | None) -> None:
-    """Every wait is parked in its session (checked with the waits); so nobody is parked who waits for nothing,
-    and would never be answered, if they are as many."""
-    parked = held = 0
-    for session in tables.sessions.values():
-        if only is None or session.run_id == only:
-            parked += len(session.parked)
-    for run, _, barrier in tables.rounds.values():
-        if only is None or run.id == only:
-            held += len(barrier.arrivals)
-    for run in _runs(tables, only):
-        held += len(run.joins) + len(run.kv.waits())
-        if run.generation is not None:
-            held += len(run.generation.kv.waits()) + len(run.generation.ids.waiters())
-    assert parked == held, f"L3: {parked} requests wait, {held} of them for something"
+def _waits_of(run: Run) -> int:
+    """Requests of a run that wait, but for its barriers."""
+    waits = len(run.joins) + len(run.kv.waiters())
+    if run.generation is not None:
+        waits += len(run.generation.kv.waiters()) + len(run.generation.ids.waiters())
+    return waits
 
 
 def _check_stores(tables: Tables) -> None:
