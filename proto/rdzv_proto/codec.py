@@ -63,6 +63,7 @@ class Codec:
     def __init__(self, version: Version) -> None:
         self.version = version.number
         self._head = b"\x94" + _encode(version.number)  # an array of four, and the first of them
+        self._names = dict(zip(version.messages.values(), version.messages, strict=True))
         self._ops = {kind: _encode(op) for op, kind in version.messages.items()}
         self._down = {kind: form.down for kind, form in version.forms.items()}
         self._up: dict[str, Callable[[Any], Message]] = {
@@ -91,11 +92,11 @@ class Codec:
 
     def encode(self, request_id: int, message: Message) -> bytes:
         """A whole frame, length prefix included. Pushes have request id 0."""
-        op = self._ops[type(message)]
+        op = self._names[type(message)]
         if self._down:
             message = self._lowered(message)
-        rest = self._head + _encode(request_id) + op + _encode(message)
-        return len(rest).to_bytes(LENGTH_BYTES, "big") + rest
+        body = _encode((self.version, request_id, op, message))
+        return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
     def encode_tail(self, message: Message) -> bytes:
         """What follows the request id in a frame: for one reply to many requests, encoded once."""
@@ -112,7 +113,8 @@ class Codec:
 
     def frame(self, request_id: int, tail: bytes) -> bytes:
         """The frame that `encode` makes of this request id and the message of `encode_tail`."""
-        return self.head(request_id, tail) + tail
+        body = self._head + _encode(request_id) + tail
+        return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
     def head(self, request_id: int, tail: bytes) -> bytes:
         """What goes before the tail in that frame."""

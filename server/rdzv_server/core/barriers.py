@@ -224,9 +224,10 @@ def _enter(
             f"{_title(barrier)}: rank {arrival.member} is there already, from another process on "
             f"{words.node(old.session)}",
         )
-    payloads = (arrival.payload, None if old is None else old.payload)
-    new_bytes, old_bytes = (len(payload or b"") for payload in payloads)
-    if barrier.payload_bytes + new_bytes - old_bytes > limits.BARRIER_PAYLOADS_BYTES_MAX:
+    grown = len(arrival.payload or b"")
+    if old is not None:
+        grown -= len(old.payload or b"")
+    if barrier.payload_bytes + grown > limits.BARRIER_PAYLOADS_BYTES_MAX:
         raise Refused(
             ErrorCode.LIMIT_EXCEEDED,
             f"{_title(barrier)}: the payloads together would exceed "

@@ -108,8 +108,10 @@ class Barrier:
 
     def owed(self, member: int) -> Decision | None:
         """The oldest decision that this member takes part in and has not had."""
-        had = self.had.get(member, 0)
-        for decision in self.decisions:
+        decisions, had = self.decisions, self.had.get(member, 0)
+        if not decisions or decisions[-1].round <= had:
+            return None  # most of the time
+        for decision in decisions:
             if decision.round > had and decision.terms.includes(member):
                 return decision
         return None
@@ -130,9 +132,11 @@ class Barrier:
 
     def enter(self, arrival: Arrival) -> None:
         """Count a member; a newer arrival of it replaces the older one."""
-        self.withdraw(arrival.member)
+        if arrival.member in self.arrivals:
+            self.withdraw(arrival.member)
         self.arrivals[arrival.member] = arrival
-        self.payload_bytes += len(arrival.payload or b"")
+        if arrival.payload is not None:
+            self.payload_bytes += len(arrival.payload)
 
     def withdraw(self, member: int) -> None:
         """It does not count any more, if it did."""

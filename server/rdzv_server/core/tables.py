@@ -169,7 +169,7 @@ class Tables:
             session.replies[request_id] = message
             if apart or isinstance(message, Joined):
                 session.transient.add(request_id)
-            else:
+            elif self.saves is not None:
                 self.save("reply", session.id, request_id)
 
     def release(

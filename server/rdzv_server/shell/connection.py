@@ -249,10 +249,10 @@ class Connection(Framed):
             return
         if not self.greeted:
             self._before_welcome(request_id, message, body)
-        elif not self.codec.wrote(body):
-            self._malformed(codec.confused(body, self.codec.version, request_id))
-        else:
+        elif body[1] == self.codec.version or self.codec.wrote(body):
             self._server.received(self, request_id, message)
+        else:
+            self._malformed(codec.confused(body, self.codec.version, request_id))
 
     def _before_welcome(self, request_id: int, message: AnyRequest, body: bytes) -> None:
         """A hello goes on to the core when its sender has proved who he is, if he has to."""

@@ -47,18 +47,11 @@ class Framed(Peer):
         """A length that exceeds the limit came; nothing behind it can be read."""
         raise NotImplementedError
 
-    def work(self, data: bytes) -> None:
-        """Take bytes, and hand on the frames that are complete."""
-        if self._held:  # read before it was held
-            self._frames.feed(data)
-        else:
-            self._work(data)
-
     def go_on(self) -> None:
         """Its next turn has come, its rate allows more, or its peer has read."""
         self._held = False
         if not self._deaf:
-            self._work(b"")
+            self.work(b"")
             if not self._held and self._transport is not None:
                 self._transport.resume_reading()
 
@@ -79,22 +72,25 @@ class Framed(Peer):
         self._deaf = True
         super().abort()
 
-    def _work(self, data: bytes) -> None:
-        """Hand on the requests that are complete, as many as this turn allows."""
+    def work(self, data: bytes) -> None:
+        """Take bytes, and hand on the requests that are complete, as many as this turn allows."""
+        if self._held:  # read before it was held
+            self._frames.feed(data)
+            return
         server, share = self._server, self.share
         began = server.begin()
-        allowed_s = min(PER_CONNECTION_S, server.turns.left_s(share))
-        done, more = 0, False
+        left_s = server.turns.left_s(share)
+        done, more, wait_s = 0, False, 0.0
         self._reading = True
         try:
-            if allowed_s <= 0 or self.unsent_bytes > UNREAD_BYTES_MAX:
+            if left_s <= 0 or self.unsent_bytes > UNREAD_BYTES_MAX:
                 self._frames.feed(data)
                 more = True
             elif (one := self._frames.single(data)) is not None:
                 done = 1
                 self.take(one)
             else:
-                done, more = self._take_many(data, began + allowed_s)
+                done, more = self._take_many(data, began + min(PER_CONNECTION_S, left_s))
         except FrameTooLargeError as error:
             self.too_large(error)
         self._reading = False
@@ -102,7 +98,10 @@ class Framed(Peer):
         if more and share.left_s <= 0:
             server.turns.exhausted(share)
         server.requests += done
-        wait_s = self._charge(done)
+        if (budget := self._budget) is not None:
+            budget.left -= done
+            if budget.left < 0:
+                wait_s = budget.refill(server.now())
         if self._out:
             self.flush()
         if not self._deaf and (more or wait_s):
@@ -136,14 +135,6 @@ class Framed(Peer):
         else:
             self._server.laggards.whole(self)
         return done, more and left
-
-    def _charge(self, done: int) -> float:
-        """Count requests. Returns how long it must not ask for more, in seconds."""
-        budget = self._budget
-        if budget is None:
-            return 0.0
-        budget.left -= done
-        return budget.refill(self._server.now()) if budget.left < 0 else 0.0
 
     def _hold(self, wait_s: float) -> None:
         """Read no further until its peer has read, its rate allows more, or its next turn has come."""
