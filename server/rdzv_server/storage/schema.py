@@ -217,8 +217,9 @@ def read_meta(connection: sqlite3.Connection) -> Meta:
     Raises:
         DamageError: it is not what was written.
     """
-    columns = "schema, number, rows, identity, chain, digest, seal"
-    found = connection.execute("SELECT " + columns + " FROM meta").fetchall()
+    found = connection.execute(
+        "SELECT schema, number, rows, identity, chain, digest, seal FROM meta"
+    ).fetchall()
     if len(found) != 1:
         raise DamageError(f"{len(found)} rows where one must be")
     return meta_of(found[0])
