@@ -113,8 +113,7 @@ class Codec:
 
     def frame(self, request_id: int, tail: bytes) -> bytes:
         """The frame that `encode` makes of this request id and the message of `encode_tail`."""
-        body = self._head + _encode(request_id) + tail
-        return len(body).to_bytes(LENGTH_BYTES, "big") + body
+        return self.head(request_id, tail) + tail
 
     def head(self, request_id: int, tail: bytes) -> bytes:
         """What goes before the tail in that frame."""

@@ -171,9 +171,9 @@ class Coordinator:
         if reply is None:
             return None
         session = connection.session
-        stored = tables.saves is not None and (keep or tables.saves.marked)  # before it is told
-        more = stored or tables.effects or tables.dirty or isinstance(reply, Welcome)
-        if more and not self.looks(conn, message):
+        stored = keep and tables.saves is not None  # before it is told
+        more = tables.effects or tables.dirty or tables.unsaved
+        if (stored or more or isinstance(reply, Welcome)) and not self.looks(conn, message):
             self._reply_among_others(connection, request_id, reply, keep=keep)
             return None
         if keep and session is not None:

@@ -12,7 +12,7 @@ from rdzv_server.core.clock import TICK_S
 from rdzv_server.core.events import Close, Effect, Release, Send
 from rdzv_server.core.invariants_ids import check_record, check_secrets, check_slots
 from rdzv_server.core.invariants_runs import check_last_call, check_run
-from rdzv_server.core.model import Generation, Phase, Run, Session
+from rdzv_server.core.model import Generation, Run, Session
 from rdzv_server.core.rounds import Decision
 from rdzv_server.core.tables import Tables
 from rdzv_server.core.tcpstore.model import SHARED, Stage
@@ -63,8 +63,7 @@ def check_times(tables: Tables) -> None:
         lasts_s = t - barrier.began_at
         assert lasts_s <= barrier.timeout_s + OVERDUE_S, f"S17: a round lasts {lasts_s:.1f} s"
     for run in tables.runs.values():
-        if run.phase is Phase.LAST_CALL:
-            check_last_call(tables, run)
+        check_last_call(tables, run)
 
 
 def _runs(tables: Tables, only: str | None) -> Iterable[Run]:

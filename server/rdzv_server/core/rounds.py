@@ -132,11 +132,9 @@ class Barrier:
 
     def enter(self, arrival: Arrival) -> None:
         """Count a member; a newer arrival of it replaces the older one."""
-        if arrival.member in self.arrivals:
-            self.withdraw(arrival.member)
+        self.withdraw(arrival.member)
         self.arrivals[arrival.member] = arrival
-        if arrival.payload is not None:
-            self.payload_bytes += len(arrival.payload)
+        self.payload_bytes += len(arrival.payload or b"")
 
     def withdraw(self, member: int) -> None:
         """It does not count any more, if it did."""

@@ -169,7 +169,7 @@ class Tables:
             session.replies[request_id] = message
             if apart or isinstance(message, Joined):
                 session.transient.add(request_id)
-            elif self.saves is not None:
+            else:
                 self.save("reply", session.id, request_id)
 
     def release(

@@ -249,7 +249,7 @@ class Connection(Framed):
             return
         if not self.greeted:
             self._before_welcome(request_id, message, body)
-        elif body[1] == self.codec.version or self.codec.wrote(body):
+        elif self.codec.wrote(body):
             self._server.received(self, request_id, message)
         else:
             self._malformed(codec.confused(body, self.codec.version, request_id))

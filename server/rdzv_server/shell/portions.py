@@ -27,12 +27,15 @@ class Outbox:
 
     def __init__(self, soon: Soon) -> None:
         self._soon = soon
-        self.peers: deque[Peer] = deque()
+        self._peers: deque[Peer] = deque()
         self._scheduled = False
+
+    def __bool__(self) -> bool:
+        return bool(self._peers)
 
     def add(self, peer: "Peer") -> None:
         """It has something queued, and had nothing before."""
-        self.peers.append(peer)
+        self._peers.append(peer)
 
     def flush(self) -> None:
         """Write as much as this turn allows; the rest follows by itself."""
@@ -43,12 +46,12 @@ class Outbox:
         self._scheduled = False
         size = 0
         for count in itertools.count(1):
-            if not self.peers:
+            if not self._peers:
                 return
-            size += self.peers.popleft().flush()
+            size += self._peers.popleft().flush()
             if count >= FLUSHES_PER_TURN or size >= FLUSH_BYTES_PER_TURN:
                 break
-        if self.peers:
+        if self._peers:
             self._scheduled = True
             self._soon(self._some)
 

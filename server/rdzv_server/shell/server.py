@@ -102,8 +102,6 @@ class Server:
         self.lines = lines or Lines()
         self.commits = CommitNumbers()
         store = None if stored is None else stored.store
-        self._keeps = store is not None
-        """Something is stored, so that answers may have to wait for it."""
         self._ledger = Ledger(store, self._execute_and_flush, self._trouble, self.commits.took)
         self._connections: dict[int, Connection] = {}
         self._unopened: set[Connection] = set()
@@ -227,7 +225,7 @@ class Server:
             if reply is None:
                 if effects := self._core.outcome():
                     self._execute(effects)
-            elif self._keeps and not (
+            elif not (
                 self._ledger.clean
                 or isinstance(reply, AliveReply)
                 or self._core.looks(connection.conn, message)
@@ -290,7 +288,7 @@ class Server:
 
     def flush_others(self) -> None:
         """Write what a request made the server say on other connections."""
-        if self._outbox.peers:
+        if self._outbox:
             self.flush()
 
     def now(self) -> float:

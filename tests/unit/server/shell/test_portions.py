@@ -43,7 +43,7 @@ def test_what_a_turn_allows_is_written_at_once() -> None:
     loop, peers = Loop(), [Peer() for _ in range(FLUSHES_PER_TURN)]
     box = outbox(loop, peers)
     box.flush()
-    assert not box.peers
+    assert not box
     assert not loop.due
     assert {peer.flushed for peer in peers} == {1}
 
@@ -57,7 +57,7 @@ def test_l10_thousands_are_written_to_in_turns_in_order() -> None:
     assert all(peer.flushed for peer in peers[:FLUSHES_PER_TURN])
     loop.turn()
     loop.turn()
-    assert not box.peers
+    assert not box
     assert {peer.flushed for peer in peers} == {1}
 
 
