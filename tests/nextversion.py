@@ -38,7 +38,7 @@ from rdzv_proto.messages import (
     Value,
 )
 from rdzv_proto.versions import V1, Form, Version
-from rdzv_server.core import coordinator, dispatch
+from rdzv_server.core import dispatch
 from rdzv_server.core.durable.stored import StoredSession, key_of, pack, unpack
 from rdzv_server.core.events import Broadcast
 from rdzv_server.core.model import Role, Session
@@ -159,9 +159,8 @@ def install(patch: pytest.MonkeyPatch, spoken: Spoken = BOTH) -> None:
     """From here on this process speaks version 2 as well, as client and as server."""
     patch.setattr(agreement, "SPOKEN", spoken)
     ping = cast("type[AnyRequest]", Ping)
-    patch.setitem(dispatch.HANDLERS, ping, _ping)
-    nodes = coordinator.ALLOWED[Role.NODE] | {ping}
-    patch.setitem(coordinator.ALLOWED, Role.NODE, nodes)
+    nodes = {**dispatch.HANDLERS[Role.NODE], ping: _ping}
+    patch.setattr(dispatch, "HANDLERS", {**dispatch.HANDLERS, Role.NODE: nodes})
 
 
 # --- stored records -------------------------------------------------------------------------------

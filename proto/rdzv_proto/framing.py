@@ -7,6 +7,7 @@ checked before anything is buffered, and input may come in pieces of any size.
 """
 
 import enum
+import struct
 from collections.abc import Generator
 
 from rdzv_proto import PROTOCOL_VERSION
@@ -25,7 +26,9 @@ def preamble(version: int) -> bytes:
 
 PREAMBLE = preamble(PROTOCOL_VERSION)
 PREAMBLE_BYTES = len(PREAMBLE)
-LENGTH_BYTES = 4
+_LENGTH = struct.Struct(">I")
+LENGTH_BYTES = _LENGTH.size
+_length_at = _LENGTH.unpack_from
 
 
 class Opening(enum.Enum):
@@ -114,8 +117,7 @@ class FrameBuffer:
         body_bytes = len(data) - LENGTH_BYTES
         if self._buffer or not 0 <= body_bytes <= self.frame_bytes_max:
             return None
-        whole = int.from_bytes(data[:LENGTH_BYTES], "big") == body_bytes
-        return data[LENGTH_BYTES:] if whole else None
+        return data[LENGTH_BYTES:] if _length_at(data)[0] == body_bytes else None
 
     def split(self, data: bytes) -> Generator[bytes, None, None]:
         """Add received bytes and hand out all bodies that are complete: `feed` and `pop`, without a
@@ -134,7 +136,7 @@ class FrameBuffer:
         try:
             while end - start >= LENGTH_BYTES:
                 at = start + LENGTH_BYTES
-                frame_bytes = int.from_bytes(data[start:at], "big")
+                (frame_bytes,) = _length_at(data, start)
                 if frame_bytes > self.frame_bytes_max:
                     start = end  # it is not kept
                     raise FrameTooLargeError(frame_bytes, self.frame_bytes_max)
@@ -158,7 +160,7 @@ class FrameBuffer:
         if available < body:
             self._compact()
             return None
-        frame_bytes = int.from_bytes(self._buffer[start:body], "big")
+        (frame_bytes,) = _length_at(self._buffer, start)
         if frame_bytes > self.frame_bytes_max:
             raise FrameTooLargeError(frame_bytes, self.frame_bytes_max)
         end = body + frame_bytes

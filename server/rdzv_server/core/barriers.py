@@ -11,6 +11,7 @@ from functools import lru_cache
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import AnyReply, Barrier, Error, Released
+from rdzv_server.core import barrier_words as texts
 from rdzv_server.core import waits, words
 from rdzv_server.core.durable.saving import OF_GENERATION, OF_RUN
 from rdzv_server.core.model import Generation, Role, Run, Session
@@ -35,21 +36,25 @@ def arrive(tables: Tables, session: Session, request_id: int, ask: Barrier) -> A
             tables.save("barrier", run.id, scope_of(generation), barrier.name)
             return known
     elif ask.round not in (None, barrier.round):
-        raise _bad_round(barrier, ask.round)
+        raise texts.bad_round(barrier, ask.round)
     if not barrier.arrivals:  # the first of a round: its terms and its patience count for all (S17)
         barrier.terms, barrier.began_at = terms, tables.t
         barrier.timeout_s = ask.timeout_ms / 1000
     elif barrier.terms is not None and not barrier.terms.includes(member):
-        raise _stranger(session, barrier, barrier.terms)
+        raise texts.stranger(session, barrier, barrier.terms)
     arrival = Arrival(member, session, request_id, ask.payload, ask.vote)
     _enter(tables, run, generation, barrier, arrival)
     if barrier.terms is not terms and barrier.terms != terms:
         text = (
-            f"{_title(barrier)}: {_who(session, member, terms)} came for {terms}, the others for "
+            f"{texts.title(barrier)}: {texts.who(session, member, terms)} came for {terms}, the others for "
             f"{barrier.terms}"
         )
         _fail(tables, barrier, ErrorCode.BARRIER_MISMATCH, text)
-    elif generation is not None and _broken_by_finished(tables, generation, barrier):
+    elif (
+        generation is not None
+        and generation.finished
+        and _broken_by_finished(tables, generation, barrier)
+    ):
         pass  # decided
     elif barrier.complete:
         _decide(tables, barrier, _release(barrier))
@@ -65,13 +70,13 @@ def time_over(tables: Tables, serial: int) -> None:
     terms = barrier.terms
     assert terms is not None, "a deadline of a round that is not open"
     text = (
-        f"{_title(barrier)}: {len(barrier.arrivals)} of {terms.needed} came within "
+        f"{texts.title(barrier)}: {len(barrier.arrivals)} of {terms.needed} came within "
         f"{words.seconds(tables.t - barrier.began_at)}."
     )
     if terms.of == "count":
         text += f" Here: {words.names([words.node(a.session) for a in barrier.arrivals.values()])}."
     else:
-        missing = _describe(tables, run, generation, terms.of, barrier.missing())
+        missing = texts.describe(tables, run, generation, terms.of, barrier.missing())
         text += f" Missing: {missing}."
     _fail(tables, barrier, ErrorCode.BARRIER_TIMEOUT, text)
 
@@ -91,8 +96,8 @@ def session_over(tables: Tables, run: Run, session: Session, why: str) -> None:
     for barrier in generation.barriers.waiting():
         arrival = next((a for a in barrier.arrivals.values() if a.session is session), None)
         if arrival is not None and barrier.terms is not None:
-            who = _who(session, arrival.member, barrier.terms)
-            text = f"{_title(barrier)}: {who} was lost: {why}"
+            who = texts.who(session, arrival.member, barrier.terms)
+            text = f"{texts.title(barrier)}: {who} was lost: {why}"
             _fail(tables, barrier, ErrorCode.BARRIER_BROKEN, text)
 
 
@@ -100,15 +105,6 @@ def node_finished(tables: Tables, generation: Generation) -> None:
     """A node's work is done: rounds that need it can never be complete."""
     for barrier in generation.barriers.waiting():
         _broken_by_finished(tables, generation, barrier)
-
-
-def missing_names(
-    tables: Tables, run: Run, generation: Generation | None, barrier: Rounds
-) -> list[str]:
-    """Who has not come to the open round, for people; at most `words.NAMES_SHOWN_MAX`."""
-    of = "count" if barrier.terms is None else barrier.terms.of
-    missing = barrier.missing()[: words.NAMES_SHOWN_MAX]
-    return [_member(tables, run, generation, of, rank)[0] for rank in missing]
 
 
 # --- who asks ---------------------------------------------------------------------------------
@@ -128,27 +124,31 @@ def _place(
     if ask.fence is None:
         raise Refused(ErrorCode.MALFORMED, f"a barrier of {ask.of} needs a generation")
     run, generation = waits.generation_of(tables, session, ask.fence)
-    role = Role.NODE if ask.of == "nodes" else Role.WORKER
-    if session.role is not role:
+    of_nodes = ask.of == "nodes"
+    if session.role is not (Role.NODE if of_nodes else Role.WORKER):
         raise Refused(
             ErrorCode.NOT_A_MEMBER,
             f"a {session.role.value} cannot take part in a barrier of {ask.of}",
         )
-    member = session.rank if role is Role.WORKER else generation.rank_of[session.id]
-    world = len(generation.participants) if role is Role.NODE else ask.count
-    members = frozenset(ask.members) if ask.members else None
-    if role is Role.NODE and members and max(members) >= world:
-        raise Refused(
-            ErrorCode.MALFORMED, f"group rank {max(members)} is outside the world of {world}"
-        )
-    if members is None and not world:
+    member = generation.rank_of[session.id] if of_nodes else session.rank
+    world = len(generation.participants) if of_nodes else ask.count
+    if ask.members:
+        if of_nodes and max(ask.members) >= world:
+            raise Refused(
+                ErrorCode.MALFORMED,
+                f"group rank {max(ask.members)} is outside the world of {world}",
+            )
+        members = frozenset(ask.members)
+        terms = Terms(ask.of, len(members), members)
+    elif world:
+        terms = _all_of(ask.of, world)
+    else:
         raise Refused(ErrorCode.MALFORMED, "a barrier of workers needs their count or their ranks")
-    terms = _all_of(ask.of, world) if members is None else Terms(ask.of, len(members), members)
     if not terms.includes(member):
-        where = _where(run, generation)
+        where = texts.where(run, generation)
         raise Refused(
             ErrorCode.NOT_A_MEMBER,
-            f"barrier {ask.name!r} of {where}: {_who(session, member, terms)} is not one of {terms}",
+            f"barrier {ask.name!r} of {where}: {texts.who(session, member, terms)} is not one of {terms}",
         )
     return run, generation, terms, member
 
@@ -170,7 +170,7 @@ def _known_decision(barrier: Rounds, member: int, number: int | None) -> AnyRepl
     else:
         decision = barrier.decision(number)
         if decision is None or not decision.terms.includes(member):
-            raise _bad_round(barrier, number)
+            raise texts.bad_round(barrier, number)
     barrier.had[member] = max(barrier.had.get(member, 0), decision.round)
     return decision.reply
 
@@ -180,7 +180,7 @@ def _barriers(run: Run, generation: Generation | None) -> Barriers:
 
 
 def _new(tables: Tables, run: Run, generation: Generation | None, name: str) -> Rounds:
-    barrier = Rounds(name, _where(run, generation))
+    barrier = Rounds(name, texts.where(run, generation))
     try:
         gone = _barriers(run, generation).make_way()
     except OverflowError:
@@ -221,7 +221,7 @@ def _enter(
     if old is not None and old.session is not arrival.session and not old.session.suspect:
         raise Refused(
             ErrorCode.DUPLICATE_RANK,
-            f"{_title(barrier)}: rank {arrival.member} is there already, from another process on "
+            f"{texts.title(barrier)}: rank {arrival.member} is there already, from another process on "
             f"{words.node(old.session)}",
         )
     grown = len(arrival.payload or b"")
@@ -230,7 +230,7 @@ def _enter(
     if barrier.payload_bytes + grown > limits.BARRIER_PAYLOADS_BYTES_MAX:
         raise Refused(
             ErrorCode.LIMIT_EXCEEDED,
-            f"{_title(barrier)}: the payloads together would exceed "
+            f"{texts.title(barrier)}: the payloads together would exceed "
             f"{limits.BARRIER_PAYLOADS_BYTES_MAX} bytes",
         )
     waits.park(arrival.session, arrival.request_id, Barrier)
@@ -300,7 +300,7 @@ def _broken_by_finished(tables: Tables, generation: Generation, barrier: Rounds)
     """Fail a round that needs a node whose work is done; True if it does."""
     gone = _finished(generation, barrier)
     if gone is not None:
-        text = f"{_title(barrier)}: {gone} has finished its work and will not come"
+        text = f"{texts.title(barrier)}: {gone} has finished its work and will not come"
         _fail(tables, barrier, ErrorCode.BARRIER_BROKEN, text)
     return gone is not None
 
@@ -308,73 +308,10 @@ def _broken_by_finished(tables: Tables, generation: Generation, barrier: Rounds)
 def _finished(generation: Generation, barrier: Rounds) -> str | None:
     """A node that the open round needs and that has finished its work."""
     terms = barrier.terms
-    if not generation.finished or terms is None or terms.of != "nodes":
+    if terms is None or terms.of != "nodes":
         return None
     for session_id in generation.finished:
         rank = generation.rank_of[session_id]
         if terms.includes(rank):
             return words.node(generation.participants[rank], rank)
     return None
-
-
-# --- texts ------------------------------------------------------------------------------------
-
-
-def _where(run: Run, generation: Generation | None) -> str:
-    return words.place(run.id, None if generation is None else generation.fence)
-
-
-def _title(barrier: Rounds) -> str:
-    return f"barrier {barrier.name!r} of {barrier.where}, round {barrier.round}"
-
-
-def _who(session: Session, member: int, terms: Terms) -> str:
-    if terms.of == "workers":
-        return f"rank {member} on {words.node(session)}"
-    return words.node(session, member if terms.of == "nodes" else None)
-
-
-def _describe(
-    tables: Tables, run: Run, generation: Generation | None, of: str, missing: list[int]
-) -> str:
-    """The missing by node and rank, and what the server last heard of them."""
-    shown = []
-    for rank in missing[: words.NAMES_SHOWN_MAX]:
-        name, state = _member(tables, run, generation, of, rank)
-        shown.append(f"{name}, {state}")
-    more = len(missing) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-
-
-def _member(
-    tables: Tables, run: Run, generation: Generation | None, of: str, rank: int
-) -> tuple[str, str]:
-    """Name and state of one member of a round."""
-    session: Session | None = None
-    if generation is not None and of == "nodes":
-        participant = generation.participants[rank]
-        name = words.node(participant, rank)
-        session = tables.sessions.get(participant.session_id)
-    else:
-        fence = None if generation is None else generation.fence
-        session = run.worker(rank, fence)
-        name = f"rank {rank}" if session is None else f"rank {rank} on {words.node(session)}"
-    if session is None:
-        return name, "not connected to the server"
-    state = "connection lost" if session.suspect else "alive"
-    return name, f"{state}, {words.heard(session, tables.t)}"
-
-
-def _stranger(session: Session, barrier: Rounds, terms: Terms) -> Refused:
-    return Refused(
-        ErrorCode.NOT_A_MEMBER, f"{_title(barrier)}: {words.node(session)} is not one of {terms}"
-    )
-
-
-def _bad_round(barrier: Rounds, number: int | None) -> Refused:
-    kept = barrier.decisions[0].round if barrier.decisions else barrier.round
-    return Refused(
-        ErrorCode.BAD_ROUND,
-        f"barrier {barrier.name!r} of {barrier.where}: round {number} is neither the open one "
-        f"({barrier.round}) nor one of those that are remembered (from {kept})",
-    )

@@ -13,14 +13,11 @@ from rdzv_proto.messages import (
     AnyReply,
     AnyRequest,
     CloseRun,
-    Finished,
     Goodbye,
     Heartbeat,
     HelloAdmin,
     HelloNode,
     HelloWorker,
-    Join,
-    Leave,
     ListRuns,
     Members,
     ShowGeneration,
@@ -63,19 +60,14 @@ from rdzv_server.core.refusal import Refused, RefusedUnread
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tables import Tables
 
-OfSession = Heartbeat | Members | CloseRun | Join | Finished | Leave
-"""Operations of nodes and workers."""
-
 _HELLOS = (HelloNode, HelloWorker, HelloAdmin)
 _LOOKING = (Status, ListRuns, Members, ShowGeneration)
 
-ALLOWED: dict[Role | None, frozenset[type[AnyRequest]]] = {
+WITHOUT_SESSION: Mapping[Role | None, frozenset[type[AnyRequest]]] = {
     None: frozenset(_HELLOS),
-    Role.NODE: dispatch.OF_NODES | {Heartbeat, Join, Finished, Leave, CloseRun, Members},
-    Role.WORKER: dispatch.OF_WORKERS | {Heartbeat, Members},
     Role.ADMIN: frozenset((Heartbeat, CloseRun, *_LOOKING)),
 }
-"""Operations by role; None is a connection before its hello. Everything else is refused."""
+"""Operations before a hello (None) and of tools; those of sessions are in `dispatch`. Everything else is refused."""
 
 
 class Coordinator:
@@ -155,35 +147,42 @@ class Coordinator:
         if session is None:
             if connection.role is Role.ADMIN:
                 sessions.admin_heard(tables, connection)
-        elif session.expiring_since is None and session.dropped_at is None:
-            session.heard_at = tables.t  # its deadline is early now: `expire` looks once more
         else:
-            sessions.heard(tables, session)
-        if session is not None and request_id in session.parked:
-            return waits.asked_again(session, request_id, message)
+            if session.expiring_since is None and session.dropped_at is None:
+                session.heard_at = tables.t  # its deadline is early now: `expire` looks once more
+            else:
+                sessions.heard(tables, session)
+            if request_id in session.parked:
+                return waits.asked_again(session, request_id, message)
         keep = message.recorded
         try:
-            reply = self._reply(connection, request_id, message)
+            if session is None:
+                reply: AnyReply | None = self._without_session(connection, message)
+            else:
+                reply = self._of_session(session, request_id, message)
         except Refused as refused:
             reply = refused.reply()
             keep = keep and refused.recorded
             tables.denied += refused.code is ErrorCode.UNAUTHENTICATED
         if reply is None:
             return None
-        session = connection.session
-        stored = keep and tables.saves is not None  # before it is told
-        more = tables.effects or tables.dirty or tables.unsaved
-        if (stored or more or isinstance(reply, Welcome)) and not self.looks(conn, message):
+        saves = tables.saves
+        storing = saves is not None and (keep or saves.marked)  # comes before it is told
+        if (storing or tables.effects or tables.dirty or type(reply) is Welcome) and not self.looks(
+            conn, message
+        ):
             self._reply_among_others(connection, request_id, reply, keep=keep)
             return None
         if keep and session is not None:
-            tables.settle(session, request_id, reply, keep=True)
+            session.record(request_id, reply)
         return reply
 
     def outcome(self) -> list[Effect]:
         """What came of the requests since the last call, their runs brought to rest."""
         tables = self.tables
-        return self._leave() if tables.effects or tables.dirty or tables.unsaved else []
+        saves = tables.saves
+        more = tables.effects or tables.dirty or (saves is not None and saves.marked)
+        return self._leave() if more else []
 
     def looks(self, conn: int, message: AnyRequest) -> bool:
         """A tool's look at a server that can store nothing now: it is answered at once, for it asks why."""
@@ -278,21 +277,29 @@ class Coordinator:
         if session is not None and isinstance(reply, Welcome) and reply.resumed:
             nccl_ends.resumed(tables, session)
 
-    def _reply(
-        self, connection: Connection, request_id: int, message: AnyRequest
+    def _of_session(
+        self, session: Session, request_id: int, message: AnyRequest
     ) -> AnyReply | None:
-        """The answer to a request, or None if it waits (or was answered already)."""
+        """The answer to a node or a training process; None if it waits, or will be had from the next server."""
         tables = self.tables
-        if type(message) not in ALLOWED[connection.role]:
-            raise _not_allowed(connection, message)
-        if tables.shutting_down and not isinstance(message, Heartbeat):
-            if connection.session is not None:
-                return None  # it stays in flight, and the next server gets it
+        handler = dispatch.HANDLERS[session.role].get(type(message))
+        if handler is None:
+            raise _not_allowed(session.role, message)
+        if tables.shutting_down and type(message) is not Heartbeat:
+            return None
+        if message.recorded:
+            recorded = replies.repeated(tables, session, request_id)
+            if recorded is not None:
+                return recorded
+        return handler(tables, session, request_id, message)
+
+    def _without_session(self, connection: Connection, message: AnyRequest) -> AnyReply:
+        """The answer to somebody who says hello, or to a tool."""
+        tables = self.tables
+        if type(message) not in WITHOUT_SESSION[connection.role]:
+            raise _not_allowed(connection.role, message)
+        if tables.shutting_down and type(message) is not Heartbeat:
             raise Refused(ErrorCode.SHUTTING_DOWN, "the server is shutting down")
-        handler = dispatch.HANDLERS.get(type(message))
-        if handler is not None:  # most requests; the others are told apart below
-            assert connection.session is not None, "a role without a session"
-            return self._session_reply(connection.session, request_id, message, handler)
         match message:
             case HelloNode():
                 return sessions.hello_node(tables, connection, message)
@@ -300,81 +307,31 @@ class Coordinator:
                 return sessions.hello_worker(tables, connection, message)
             case HelloAdmin():
                 return sessions.hello_admin(tables, connection, message)
+            case Heartbeat():
+                return Alive()
             case Status():
                 return status.server_status(tables, connection.grant)
             case ListRuns():
                 return status.list_runs(tables, connection.grant, message)
             case ShowGeneration():
                 return inside.show(tables, connection.grant, message)
-            case Heartbeat() | Members() | CloseRun() if connection.session is None:
-                return self._admin_reply(connection, message)
-            case _:
-                assert connection.session is not None, "a role without a session"
-                return self._session_reply(
-                    connection.session, request_id, message, self._of_session
-                )
-
-    def _admin_reply(
-        self, connection: Connection, message: Heartbeat | Members | CloseRun
-    ) -> AnyReply:
-        match message:
-            case Heartbeat():
-                return Alive()
             case Members():
-                return status.members(self.tables, connection.grant, message)
+                return status.members(tables, connection.grant, message)
             case CloseRun():
                 rights.check_admin(connection, message)
                 who = f"an operator at {connection.peer_host}"
-                return membership.close_run(
-                    self.tables, connection.grant, message.run, who, message
-                )
-
-    def _session_reply(
-        self, session: Session, request_id: int, message: AnyRequest, handler: dispatch.Handler
-    ) -> AnyReply | None:
-        tables = self.tables
-        if message.recorded:
-            recorded = session.replies.get(request_id)
-            if recorded is not None and not replies.outdated(tables, session, recorded):
-                return recorded
-            replies.check_window(session, request_id)
-        return handler(tables, session, request_id, message)
-
-    @staticmethod
-    def _of_session(
-        tables: Tables, session: Session, request_id: int, message: OfSession
-    ) -> AnyReply | None:
-        match message:
-            case Heartbeat():
-                replies.acknowledge(tables, session, message.acknowledged)
-                return Alive()
-            case Members():
-                _check_own_run(session, message.run)
-                return status.members(tables, session.grant, message)
-            case CloseRun():
-                _check_own_run(session, message.run)
-                who = f"node {session.node_id}"
-                return membership.close_run(tables, session.grant, session.run_id, who, message)
-            case Join():
-                return membership.join(tables, session, request_id, message)
-            case Finished():
-                return membership.finished(tables, session, message)
-            case Leave():
-                return membership.leave(tables, session, message)
+                return membership.close_run(tables, connection.grant, message.run, who, message)
+            case _:
+                raise AssertionError(f"{message.op} of somebody who has no session")
 
 
-def _check_own_run(session: Session, run_id: str) -> None:
-    if run_id != session.run_id:
-        raise Refused(ErrorCode.UNKNOWN_RUN, f"this session is not of run {run_id!r}")
-
-
-def _not_allowed(connection: Connection, message: AnyRequest) -> Refused:
-    if connection.role is None:
+def _not_allowed(role: Role | None, message: AnyRequest) -> Refused:
+    if role is None:
         return Refused(ErrorCode.NOT_A_MEMBER, f"{message.op} before a hello", "Say hello first.")
     if type(message) in _HELLOS:
         return Refused(ErrorCode.MALFORMED, "a second hello on one connection")
     return RefusedUnread(
         ErrorCode.UNSUPPORTED,
-        f"{message.op} is not for {connection.role.value} connections",
+        f"{message.op} is not for {role.value} connections",
         "Use the right kind of client.",
     )

@@ -2,7 +2,7 @@
 
 from rdzv_proto.auth import Grant
 from rdzv_proto.messages import BarrierStatus, GenerationStatus, ShowGeneration
-from rdzv_server.core import barriers, probes, rights
+from rdzv_server.core import barrier_words, probes, rights
 from rdzv_server.core.model import Generation, Run
 from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.rounds import Barrier
@@ -64,7 +64,7 @@ def _barrier(
         round=barrier.round,
         arrived=len(barrier.arrivals),
         needed=terms.needed,
-        missing=barriers.missing_names(tables, run, generation, barrier),
+        missing=barrier_words.missing_names(tables, run, generation, barrier),
         age_ms=max(0, round(waited_s * 1000)),
         left_ms=max(0, round((barrier.timeout_s - waited_s) * 1000)),
     )

@@ -36,6 +36,9 @@ from rdzv_server.core.model import Run, Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
 
+Several = KvWait | KvMultiGet
+"""Requests for several keys that may wait for them."""
+
 Looking = KvCheck | KvCount | KvList
 """Requests that are answered at once and change nothing."""
 
@@ -44,23 +47,31 @@ Writing = KvSet | KvAdd | KvMultiSet | KvCas | KvAppend | KvDelete
 _REPLY_BYTES_MAX = limits.FRAME_BYTES_MAX_CLIENT - limits.FRAME_BYTES_MAX_CONTROL
 
 
-def read(tables: Tables, session: Session, request_id: int, ask: Reading) -> AnyReply | None:
-    """Answer a read, or park it until its keys are there (None).
+def get(tables: Tables, session: Session, request_id: int, ask: KvGet) -> KvValue | None:
+    """Answer with a value, or wait for it (None).
+
+    Raises:
+        Refused: as `read`.
+    """
+    run, space = _space(tables, session, ask.fence, make=ask.timeout_ms > 0)
+    entry = space.find(ask.key)
+    if entry is not None:
+        return KvValue(value=entry.value, revision=entry.revision)
+    _wait(tables, session, request_id, ask, run, space)
+    return None
+
+
+def read(tables: Tables, session: Session, request_id: int, ask: Several) -> AnyReply | None:
+    """Answer when all keys are there, at once or later (None).
 
     Raises:
         Refused: STALE_GENERATION, NOT_A_MEMBER, WAIT_TIMEOUT (no time was given), LIMIT_EXCEEDED.
     """
     run, space = _space(tables, session, ask.fence, make=ask.timeout_ms > 0)
-    keys = keys_of(ask)
-    entries = space.get(keys)
+    entries = space.get(ask.keys)
     if entries is not None:
         return _found(ask, entries)
-    if ask.timeout_ms == 0:
-        raise _timeout(run, ask.fence, space.missing([*dict.fromkeys(keys)]), 0.0)
-    waits.park(session, request_id, type(ask))
-    waiter = (session.id, request_id)
-    space.wait(waiter, ask)
-    tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
+    _wait(tables, session, request_id, ask, run, space)
     return None
 
 
@@ -163,6 +174,18 @@ def _space(
         )
     run = tables.use_run(session.run_id)
     return run, run.kv
+
+
+def _wait(
+    tables: Tables, session: Session, request_id: int, ask: Reading, run: Run, space: Namespace
+) -> None:
+    """Park a read until its keys are there, if it gives them time."""
+    if ask.timeout_ms == 0:
+        raise _timeout(run, ask.fence, space.missing([*dict.fromkeys(keys_of(ask))]), 0.0)
+    waits.park(session, request_id, type(ask))
+    waiter = (session.id, request_id)
+    space.wait(waiter, ask)
+    tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
 
 
 def _compare_and_set(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait]]:

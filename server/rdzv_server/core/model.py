@@ -17,6 +17,7 @@ from rdzv_proto.messages import (
     AnyRequest,
     Ended,
     Fence,
+    Joined,
     MasterProbe,
     Policy,
 )
@@ -110,6 +111,12 @@ class Session:
     def suspect(self) -> bool:
         """Without a connection right now."""
         return self.dropped_at is not None
+
+    def record(self, request_id: int, reply: AnyReply, *, apart: bool = False) -> None:
+        """Keep a reply for a retry; with `apart` it is stored somewhere else, if at all."""
+        self.replies[request_id] = reply
+        if apart or type(reply) is Joined:
+            self.transient.add(request_id)
 
 
 class Kind(enum.IntEnum):

@@ -8,16 +8,25 @@ from rdzv_server.core.refusal import RefusedUnread
 from rdzv_server.core.tables import Tables
 
 
-def outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:
-    """A recorded "you are in" is only repeated while it is true (S8); else the join waits anew."""
-    run = tables.runs.get(session.run_id)
-    live = None if run is None else run.live
-    if not isinstance(recorded, Joined) or (live is not None and live.fence == recorded.fence):
-        return False
-    for request_id in [k for k, v in session.replies.items() if v is recorded]:
-        session.transient.discard(request_id)
-        del session.replies[request_id]
-    return True
+def repeated(tables: Tables, session: Session, request_id: int) -> AnyReply | None:
+    """The reply on record, if this is a request again; None for a new one, whose reply can be kept.
+
+    Raises:
+        RefusedUnread: MALFORMED (its reply was forgotten), LIMIT_EXCEEDED.
+    """
+    recorded = session.replies.get(request_id)
+    if recorded is not None and not outdated(tables, session, recorded):
+        return recorded
+    if request_id <= session.acknowledged:
+        raise RefusedUnread(
+            ErrorCode.MALFORMED, f"the reply to request {request_id} was acknowledged before"
+        )
+    if len(session.replies) >= limits.REPLIES_RECORDED_MAX:
+        raise RefusedUnread(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
+        )
+    return None
 
 
 def acknowledge(tables: Tables, session: Session, up_to: int) -> None:
@@ -31,18 +40,13 @@ def acknowledge(tables: Tables, session: Session, up_to: int) -> None:
         tables.save_later("session", session.id)
 
 
-def check_window(session: Session, request_id: int) -> None:
-    """Refuse a request whose reply could not be kept, or was forgotten.
-
-    Raises:
-        RefusedUnread: MALFORMED, LIMIT_EXCEEDED.
-    """
-    if request_id <= session.acknowledged:
-        raise RefusedUnread(
-            ErrorCode.MALFORMED, f"the reply to request {request_id} was acknowledged before"
-        )
-    if len(session.replies) >= limits.REPLIES_RECORDED_MAX:
-        raise RefusedUnread(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
-        )
+def outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:
+    """A recorded "you are in" is only repeated while it is true (S8); else the join waits anew."""
+    run = tables.runs.get(session.run_id)
+    live = None if run is None else run.live
+    if not isinstance(recorded, Joined) or (live is not None and live.fence == recorded.fence):
+        return False
+    for request_id in [k for k, v in session.replies.items() if v is recorded]:
+        session.transient.discard(request_id)
+        del session.replies[request_id]
+    return True

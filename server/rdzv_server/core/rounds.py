@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from rdzv_proto import limits
 from rdzv_proto.messages import Error, Released
 
@@ -49,8 +51,7 @@ class Terms:
         )
 
 
-@dataclass(slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):
     """A member that is there."""
 
     member: int
@@ -132,7 +133,8 @@ class Barrier:
 
     def enter(self, arrival: Arrival) -> None:
         """Count a member; a newer arrival of it replaces the older one."""
-        self.withdraw(arrival.member)
+        if arrival.member in self.arrivals:
+            self.withdraw(arrival.member)
         self.arrivals[arrival.member] = arrival
         self.payload_bytes += len(arrival.payload or b"")
 

@@ -37,10 +37,9 @@ def generation_of(tables: Tables, session: Session, fence: Fence) -> tuple[Run, 
     generation = run.generation
     if generation is None or generation.ended is not None or generation.fence != fence:
         generation = usable(run, fence)
-    inside = (
-        session.fence == fence if session.role is Role.WORKER else session.id in generation.rank_of
-    )
-    if not inside:
+    if session.id not in generation.rank_of and not (
+        session.role is Role.WORKER and session.fence == fence
+    ):
         raise Refused(
             ErrorCode.NOT_A_MEMBER,
             f"node {session.node_id!r} is not in generation {fence} of run {run.id!r}",

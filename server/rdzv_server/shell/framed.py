@@ -79,11 +79,13 @@ class Framed(Peer):
             return
         server, share = self._server, self.share
         began = server.begin()
+        if self._deaf:
+            return  # another server leads, and everybody was dropped
         left_s = server.turns.left_s(share)
         done, more, wait_s = 0, False, 0.0
         self._reading = True
         try:
-            if left_s <= 0 or self.unsent_bytes > UNREAD_BYTES_MAX:
+            if left_s <= 0 or (self._full and self.unsent_bytes > UNREAD_BYTES_MAX):
                 self._frames.feed(data)
                 more = True
             elif (one := self._frames.single(data)) is not None:
@@ -106,11 +108,13 @@ class Framed(Peer):
             self.flush()
         if not self._deaf and (more or wait_s):
             self._hold(wait_s)
-        server.flush_others()
+        if server.to_flush:  # what these requests made the server say on other connections
+            server.flush()
 
     def _take_many(self, data: bytes, until: float) -> tuple[int, bool]:
         """Returns how many requests were done, and whether this turn allowed no more."""
         done, more = 0, False
+        now, take = self._server.now, self.take
         allowed = float("inf")
         if self._budget is not None:
             self._budget.fill(self._server.now())
@@ -119,12 +123,8 @@ class Framed(Peer):
         try:
             while not self._deaf and (body := next(bodies, None)) is not None:
                 done += 1
-                self.take(body)
-                if (
-                    done >= allowed
-                    or self._server.now() >= until
-                    or self._out_bytes > OUT_BYTES_MAX
-                ):
+                take(body)
+                if done >= allowed or now() >= until or self._out_bytes > OUT_BYTES_MAX:
                     more = True
                     break
         finally:

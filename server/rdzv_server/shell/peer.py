@@ -48,6 +48,8 @@ class Peer(End):
         self._closing = False
         self._out: list[bytes] = []
         self._out_bytes = self._written_bytes = 0
+        self._full = False
+        """The socket did not take everything."""
         self._reading = False
         """What is sent now leaves when the present input is through."""
 
@@ -67,10 +69,12 @@ class Peer(End):
 
     def pause_writing(self) -> None:
         """The socket takes no more for now."""
+        self._full = True
         self._server.laggards.unread(self)
 
     def resume_writing(self) -> None:
         """It took everything."""
+        self._full = False
         self._server.laggards.drained(self)
 
     @property
@@ -87,7 +91,7 @@ class Peer(End):
         """Queue something; it leaves with `flush`."""
         if not self._closing:
             if not self._out and not self._reading:
-                self._server.to_flush(self)
+                self._server.to_flush.append(self)
             self._out.append(data)
             self._out_bytes += len(data)
 
@@ -104,7 +108,7 @@ class Peer(End):
             transport.write(b"".join(out))
         else:
             transport.writelines(out)
-        if transport.get_write_buffer_size() > self.write_bytes_max:
+        if self._full and transport.get_write_buffer_size() > self.write_bytes_max:
             self.cut("slow_reader", f"more than {self.write_bytes_max} bytes are not read")
         return size
 

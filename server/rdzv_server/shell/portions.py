@@ -23,19 +23,16 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Outbox:
-    """Connections that have something queued: a new world, or what all gave at a barrier, goes to thousands."""
+    """Writes what is queued: a new world, or what all gave at a barrier, goes to thousands.
 
-    def __init__(self, soon: Soon) -> None:
-        self._soon = soon
-        self._peers: deque[Peer] = deque()
+    Args:
+        soon: runs an action in the next turn.
+        peers: connections that have something queued; they are taken out.
+    """
+
+    def __init__(self, soon: Soon, peers: deque["Peer"]) -> None:
+        self._soon, self._peers = soon, peers
         self._scheduled = False
-
-    def __bool__(self) -> bool:
-        return bool(self._peers)
-
-    def add(self, peer: "Peer") -> None:
-        """It has something queued, and had nothing before."""
-        self._peers.append(peer)
 
     def flush(self) -> None:
         """Write as much as this turn allows; the rest follows by itself."""

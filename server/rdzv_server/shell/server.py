@@ -9,6 +9,7 @@ import contextlib
 import random
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from rdzv_proto.auth import Grant
@@ -116,7 +117,9 @@ class Server:
         self._in_turn, self._read_at = False, 0.0
         """Input of this turn of the loop has come already; when the clock was read for it."""
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(self._loop.call_soon)
+        self.to_flush: deque[Peer] = deque()
+        """Connections that have something queued, and had nothing before; a queue that is asked for every request."""
+        self._outbox = Outbox(self._loop.call_soon, self.to_flush)
         self._ends = Ends(self._loop.call_soon, self.now, self.lost)
         self._timer = Timer(self._core, self._tick)
         self.requests = 0
@@ -220,21 +223,20 @@ class Server:
 
     def received(self, connection: Connection, request_id: int, message: AnyRequest) -> None:
         """A request came."""
-        if connection.conn in self._connections:
-            reply = self._core.request(connection.conn, request_id, message)
-            if reply is None:
-                if effects := self._core.outcome():
-                    self._execute(effects)
-            elif not (
-                self._ledger.clean
-                or isinstance(reply, AliveReply)
-                or self._core.looks(connection.conn, message)
-            ):
-                self._ledger.take([Send(connection.conn, request_id, reply)])
-            elif connection.greeted:  # most of the time
-                connection.send(connection.codec.encode(request_id, reply))
-            else:
-                self._doer.answer_hello(connection, request_id, reply)
+        reply = self._core.request(connection.conn, request_id, message)
+        if reply is None:
+            if effects := self._core.outcome():
+                self._execute(effects)
+        elif not (
+            self._ledger.clean
+            or isinstance(reply, AliveReply)
+            or self._core.looks(connection.conn, message)
+        ):
+            self._ledger.take([Send(connection.conn, request_id, reply)])
+        elif connection.greeted:  # most of the time
+            connection.send(connection.codec.encode(request_id, reply))
+        else:
+            self._doer.answer_hello(connection, request_id, reply)
 
     def identified(
         self, connection: Connection, grant: Grant, names: tuple[str, ...] | None
@@ -277,19 +279,10 @@ class Server:
         """Something from outside that nobody asked for: at most one line a second of each kind."""
         self.lines.tell(event, "warning", {"peer": connection.peer, "reason": text})
 
-    def to_flush(self, connection: Peer) -> None:
-        """The connection has something queued."""
-        self._outbox.add(connection)
-
     def flush(self) -> None:
         """Write everything queued, one call per connection; then look at the timer."""
         self._outbox.flush()
         self._timer.arm()
-
-    def flush_others(self) -> None:
-        """Write what a request made the server say on other connections."""
-        if self._outbox:
-            self.flush()
 
     def now(self) -> float:
         """Monotonic seconds."""

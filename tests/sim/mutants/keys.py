@@ -19,14 +19,7 @@ mutant = MUTANTS.mutant
 @mutant("S23")
 def replies_are_forgotten(patch: Patch) -> None:
     """no reply is recorded, so a repeated request is done again"""
-    settle = Tables.settle
-
-    def settling(
-        tables: Tables, session: Session, request_id: int, message: Any, *, keep: bool, **more: Any
-    ) -> None:
-        settle(tables, session, request_id, message, keep=False, **more)
-
-    patch(Tables, "settle", settling)
+    patch(Session, "record", lambda session, request_id, reply, **_: None)
 
 
 @mutant("S23")

@@ -257,8 +257,7 @@ def _decision(tables: Tables, barrier: Barrier, number: int, record: stored.Stor
     for session_id, request_id in answered:
         session = tables.sessions.get(session_id)
         if session is not None and request_id > session.acknowledged:
-            session.replies[request_id] = reply
-            session.transient.add(request_id)
+            session.record(request_id, reply, apart=True)
 
 
 def _group(tables: Tables, name: str, record: stored.StoredGroup) -> Group:

@@ -39,7 +39,7 @@ def test_a_session_that_never_acknowledges_is_refused_before_it_fills_the_memory
     session = lab.core.tables.nodes[("llama", "a")]
     session.replies.update(dict.fromkeys(range(100, 100 + limits.REPLIES_RECORDED_MAX), Done()))
     with pytest.raises(Refused, match="not acknowledged"):
-        replies.check_window(session, 5_000)
+        replies.repeated(lab.core.tables, session, 5_000)
 
 
 def test_t14_refusals_that_nothing_bounds_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,11 +35,12 @@ class FakeServer:
         self.half: dict[object, bool] = {}
         self.laggards = self
         self.requests = 0
+        self.to_flush: list[Framed] = []
+        self.on_begin: Callable[[], None] = lambda: None
 
     def begin(self) -> float:
+        self.on_begin()
         return self.now()
-
-    def flush_others(self) -> None: ...
 
     def now(self) -> float:
         return self.time
@@ -152,6 +153,15 @@ def frames(count: int, start: int = 0) -> bytes:
 
 def numbers(taker: Taker) -> list[int]:
     return [int.from_bytes(body, "big") for body in taker.taken]
+
+
+def test_s30_what_came_is_not_looked_at_once_another_server_leads() -> None:
+    server = FakeServer()
+    taker = Taker(server)
+    server.on_begin = taker.abort  # as `begin` does when it finds that its lead is over
+    taker.work(frames(1))
+    taker.work(frames(2))
+    assert not taker.taken
 
 
 def test_what_fits_into_a_turn_is_done_at_once(server: FakeServer, taker: Taker) -> None:
