@@ -33,11 +33,12 @@ def acknowledge(tables: Tables, session: Session, up_to: int) -> None:
     """The client has all replies up to this request: forget them."""
     if up_to > session.acknowledged:
         session.acknowledged = up_to
-        for request_id in [r for r in session.replies if r <= up_to]:
+        done = [request_id for request_id in session.replies if request_id <= up_to]
+        for request_id in done:
             del session.replies[request_id]
-            session.transient.discard(request_id)
-            tables.save_later("reply", session.id, request_id)
-        tables.save_later("session", session.id)
+        session.transient.difference_update(done)
+        tables.save_later(("reply", session.id, request_id) for request_id in done)
+        tables.save_later([("session", session.id)])
 
 
 def outdated(tables: Tables, session: Session, recorded: AnyReply) -> bool:

@@ -108,10 +108,10 @@ class Tables:
         if self.saves is not None:
             self.saves.marked.update(dict.fromkeys(keys))
 
-    def save_later(self, *key: str | int) -> None:
-        """So may this one, and it can wait for something else to be written."""
+    def save_later(self, keys: Iterable[Key]) -> None:
+        """So may these, and they can wait for something else to be written."""
         if self.saves is not None:
-            self.saves.later[key] = None
+            self.saves.later.update(dict.fromkeys(keys))
 
     def save_hints(self, run: Run, member: Member) -> None:
         """A member changes, and with it who waits for its rank hint."""

@@ -281,7 +281,7 @@ def test_a_record_that_is_marked_and_can_wait_is_written_once(lab: Watched) -> N
     (a,) = lab.world("a", rules=policy(1))
     saves, state = saves_of(lab), lab.core.tables
     state.sessions[session_of(a)].client = "new"
-    state.save_later("session", session_of(a))
+    state.save_later([("session", session_of(a))])
     state.save("session", session_of(a))
     assert list(saves.changes(state)) == [key_bytes(("session", session_of(a)))]
     assert not saves.later
