@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import AnyPush, AnyReply, Barrier, Fence, Goodbye
+from rdzv_proto.messages import AnyPush, AnyReply, Fence, Goodbye
 from rdzv_server.core.clock import RunClock
 from rdzv_server.core.deadlines import Deadlines
 from rdzv_server.core.durable.saving import SESSIONS_RESERVED, Saves, keys_of_run
@@ -20,7 +20,7 @@ from rdzv_server.core.events import Broadcast, Close, Effect, Level, Release, Re
 from rdzv_server.core.model import Connection, Generation, Member, Phase, Run, Session
 from rdzv_server.core.nccl.seen import SeenIds
 from rdzv_server.core.refusal import Refused
-from rdzv_server.core.rounds import Barrier as Rounds
+from rdzv_server.core.rounds import Barrier
 from rdzv_server.core.settings import Identity, Settings
 from rdzv_server.core.tcpstore.model import Store, StoreClient
 from rdzv_server.core.totals import Totals
@@ -70,7 +70,7 @@ class Tables:
         self.store_clients: dict[int, StoreClient] = {}
         self.listener_last = 0
         self.deadlines: Deadlines[DeadlineKey] = Deadlines()
-        self.rounds: dict[int, tuple[Run, Generation | None, Rounds]] = {}
+        self.rounds: dict[int, tuple[Run, Generation | None, Barrier]] = {}
         """Open barrier rounds by serial number."""
         self.round_last = 0
         self.dirty: dict[str, None] = {}
@@ -147,32 +147,27 @@ class Tables:
         if session.connection is not None:
             self.effects.append(Send(session.connection.id, request_id, message))
 
-    def settle(
-        self,
-        session: Session,
-        request_id: int,
-        message: AnyReply,
-        *,
-        keep: bool,
-        apart: bool = False,
-    ) -> None:
-        """The request does not wait any more; with `keep` its reply is recorded for a retry, and stored unless
-        it is stored somewhere else (`apart`)."""
-        kind = session.parked.pop(request_id, None)
-        if kind is not None and kind is not Barrier:  # a round has one deadline, not each arrival
+    def settle(self, session: Session, request_id: int, message: AnyReply, *, keep: bool) -> None:
+        """The request does not wait any more; with `keep` its reply is recorded for a retry, and stored."""
+        if session.parked.pop(request_id, None) is not None:
             self.deadlines.cancel(("wait", session.id, request_id))
         if keep and session.replies.get(request_id) is not message:
-            session.record(request_id, message, apart=apart)
+            session.record(request_id, message)
             if request_id not in session.transient:
                 self.save("reply", session.id, request_id)
 
     def release(
         self, waiting: Iterable[tuple[Session, int]], message: AnyReply, *, keep: bool
     ) -> None:
-        """Give many parked requests the same answer: what `answer` does for each, encoded once."""
+        """Give many parked requests the same answer: what `answer` does for each, encoded once. With `keep` they are
+        arrivals at a barrier."""
         to = []
         for session, request_id in waiting:
-            self.settle(session, request_id, message, keep=keep, apart=True)
+            if keep:  # arrivals: their round has the one deadline, and its decision is stored with the barrier
+                session.parked.pop(request_id, None)
+                session.record(request_id, message, apart=True)
+            else:
+                self.settle(session, request_id, message, keep=False)
             if session.connection is not None:
                 to.append((session.connection.id, request_id))
         if to:
@@ -256,14 +251,14 @@ class Tables:
             self.deadlines.set(("forget", run.id, 0), self.t + self.settings.run_keep_s)
         return run
 
-    def open_round(self, run: Run, generation: Generation | None, barrier: Rounds) -> None:
+    def open_round(self, run: Run, generation: Generation | None, barrier: Barrier) -> None:
         """Somebody waits in a barrier round: it has a deadline from now on."""
         self.round_last += 1
         barrier.serial = self.round_last
         self.rounds[barrier.serial] = (run, generation, barrier)
         self.deadlines.set(("round", barrier.serial, 0), self.t + barrier.timeout_s)
 
-    def close_round(self, barrier: Rounds) -> None:
+    def close_round(self, barrier: Barrier) -> None:
         """A barrier round is over."""
         self.rounds.pop(barrier.serial, None)
         self.deadlines.cancel(("round", barrier.serial, 0))
