@@ -146,7 +146,8 @@ audit: $(AUDIT)/ready  ## lint for security; known faults of all that is pinned 
 	@echo "$(TORCH_SPEC)" > $(AUDIT)/torch.txt
 	@$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps -r tests/constraints.txt -r $(AUDIT)/torch.txt \
 	  || { echo "audit: not good. \"Not found on PyPI\" means that this index tells no advisories and nothing was" \
-	       "looked up: run it where PyPI itself can be asked, or OSV (PIP_AUDIT_VULNERABILITY_SERVICE=osv)" >&2; exit 1; }
+	       "looked up: run it where PyPI itself can be asked, or OSV (PIP_AUDIT_VULNERABILITY_SERVICE=osv), or your own" \
+	       "server of its API (PIP_AUDIT_OSV_URL=http://…/v1/query as well)" >&2; exit 1; }
 
 lock: $(AUDIT)/ready  ## write deploy/requirements*.txt, with hashes
 	@$(AUDIT)/bin/python -m tests.deploy.lock

@@ -6,11 +6,12 @@ broken by the loss of a member, or refused because its members disagree. A stran
 harms nobody (S16). The end of the generation ends all its rounds (`waits.generation_over`).
 """
 
+import re
 from functools import lru_cache
 
 from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
-from rdzv_proto.messages import AnyReply, Barrier, Error, Released
+from rdzv_proto.messages import PRINTABLE, AnyReply, Barrier, Error, Released
 from rdzv_server.core import barrier_words as texts
 from rdzv_server.core import waits, words
 from rdzv_server.core.durable.saving import OF_GENERATION, OF_RUN
@@ -19,6 +20,8 @@ from rdzv_server.core.refusal import Refused
 from rdzv_server.core.rounds import Arrival, Barriers, Decision, Terms
 from rdzv_server.core.rounds import Barrier as Rounds
 from rdzv_server.core.tables import Tables
+
+_PRINTABLE = re.compile(PRINTABLE)
 
 
 def arrive(tables: Tables, session: Session, request_id: int, ask: Barrier) -> AnyReply | None:
@@ -180,6 +183,8 @@ def _barriers(run: Run, generation: Generation | None) -> Barriers:
 
 
 def _new(tables: Tables, run: Run, generation: Generation | None, name: str) -> Rounds:
+    if not _PRINTABLE.match(name):
+        raise Refused(ErrorCode.MALFORMED, f"control characters in the name of a barrier: {name!r}")
     barrier = Rounds(name, texts.where(run, generation))
     try:
         gone = _barriers(run, generation).make_way()

@@ -768,3 +768,18 @@ def test_a_client_that_goes_while_it_waits_takes_its_payload_along() -> None:
         assert answers(node, 900) == []
         node.leave("drained")
     assert answers(keeper, 900) == []
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31m", "x\x7f", "\u2028", "ends\n"])
+def test_l11_a_name_with_control_characters_is_refused_and_makes_no_barrier(name: str) -> None:
+    lab = Lab()
+    a, _ = world(lab, "a", "b")
+    error = refused(a.meet(name))
+    assert error.code == ErrorCode.MALFORMED
+    assert error.message.isprintable()
+    assert code(visit(a, name)) == ErrorCode.MALFORMED
+    generation = lab.run().live
+    assert generation is not None
+    assert not len(generation.barriers)
+    assert not len(lab.run().barriers)
+    assert a.waiting == 0
