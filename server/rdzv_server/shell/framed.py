@@ -96,20 +96,21 @@ class Framed(Peer):
         except FrameTooLargeError as error:
             self.too_large(error)
         self._reading = False
-        share.left_s -= server.now() - began
+        now = server.now()
+        share.left_s -= now - began
         if more and share.left_s <= 0:
             server.turns.exhausted(share)
         server.requests += done
         if (budget := self._budget) is not None:
             budget.left -= done
             if budget.left < 0:
-                wait_s = budget.refill(server.now())
+                wait_s = budget.refill(now)
         if self._out:
-            self.flush()
+            server.outbox.answered.append(self)
+        if now >= server.flush_at:
+            server.flush()
         if not self._deaf and (more or wait_s):
             self._hold(wait_s)
-        if server.to_flush:  # what these requests made the server say on other connections
-            server.flush()
 
     def _take_many(self, data: bytes, until: float) -> tuple[int, bool]:
         """Returns how many requests were done, and whether this turn allowed no more."""

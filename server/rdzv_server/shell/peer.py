@@ -91,7 +91,7 @@ class Peer(End):
         """Queue something; it leaves with `flush`."""
         if not self._closing:
             if not self._out and not self._reading:
-                self._server.to_flush.append(self)
+                self._server.outbox.told.append(self)
             self._out.append(data)
             self._out_bytes += len(data)
 

@@ -23,19 +23,25 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Outbox:
-    """Writes what is queued: a new world, or what all gave at a barrier, goes to thousands.
+    """Connections that have something queued, and writes it.
 
     Args:
         soon: runs an action in the next turn.
-        peers: connections that have something queued; they are taken out.
     """
 
-    def __init__(self, soon: Soon, peers: deque["Peer"]) -> None:
-        self._soon, self._peers = soon, peers
+    def __init__(self, soon: Soon) -> None:
+        self.answered: list[Peer] = []
+        """Whose own requests were answered: they come first, and all of them."""
+        self.told: deque[Peer] = deque()
+        """Who is told what others did: a new world, or what all gave at a barrier, goes to thousands."""
+        self._soon = soon
         self._scheduled = False
 
     def flush(self) -> None:
-        """Write as much as this turn allows; the rest follows by itself."""
+        """Write the answers, and as much of the rest as this turn allows; what is left follows by itself."""
+        answered, self.answered = self.answered, []
+        for peer in answered:
+            peer.flush()
         if not self._scheduled:
             self._some()
 
@@ -43,12 +49,12 @@ class Outbox:
         self._scheduled = False
         size = 0
         for count in itertools.count(1):
-            if not self._peers:
+            if not self.told:
                 return
-            size += self._peers.popleft().flush()
+            size += self.told.popleft().flush()
             if count >= FLUSHES_PER_TURN or size >= FLUSH_BYTES_PER_TURN:
                 break
-        if self._peers:
+        if self.told:
             self._scheduled = True
             self._soon(self._some)
 

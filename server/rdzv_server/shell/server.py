@@ -9,7 +9,6 @@ import contextlib
 import random
 import secrets
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 from rdzv_proto.auth import Grant
@@ -56,6 +55,10 @@ SHUTDOWN_S = 2.0
 READING_S = 0.01
 """How long a reading of the clock serves a turn. The process may be stopped in the middle of one, and what came
 meanwhile is read in its rest: with the old reading its senders would count as silent since before the stop."""
+
+FLUSH_AFTER_S = 0.001
+"""What the requests of a turn of the loop are answered is written when the turn is over, or after this long. Written one
+by one, each answer wakes who waits for it, and the server pays for that: more than for the whole request."""
 
 RETRY_AFTER_MS = 500
 """How long clients hold off after that: a restart takes about this long."""
@@ -117,9 +120,9 @@ class Server:
         self._in_turn, self._read_at = False, 0.0
         """Input of this turn of the loop has come already; when the clock was read for it."""
         self._loop = asyncio.get_running_loop()
-        self.to_flush: deque[Peer] = deque()
-        """Connections that have something queued, and had nothing before; a queue that is asked for every request."""
-        self._outbox = Outbox(self._loop.call_soon, self.to_flush)
+        self.outbox = Outbox(self._loop.call_soon)
+        self.flush_at = 0.0
+        """When what is queued is written though the turn goes on, in monotonic seconds."""
         self._ends = Ends(self._loop.call_soon, self.now, self.lost)
         self._timer = Timer(self._core, self._tick)
         self.requests = 0
@@ -281,8 +284,9 @@ class Server:
 
     def flush(self) -> None:
         """Write everything queued, one call per connection; then look at the timer."""
-        self._outbox.flush()
+        self.outbox.flush()
         self._timer.arm()
+        self.flush_at = time.monotonic() + FLUSH_AFTER_S
 
     def now(self) -> float:
         """Monotonic seconds."""

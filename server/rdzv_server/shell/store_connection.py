@@ -69,9 +69,13 @@ class StoreConnection(Peer):
             self._transport.resume_reading()
 
     def _do(self, data: bytes) -> None:
-        began = self._server.begin()
-        self._server.stores.received(self, data)
-        self.share.left_s -= self._server.now() - began
+        server = self._server
+        began = server.begin()
+        server.stores.received(self, data)
+        now = server.now()
+        self.share.left_s -= now - began
+        if now >= server.flush_at:
+            server.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End of stream, reset, or cut by us."""

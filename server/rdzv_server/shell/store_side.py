@@ -65,7 +65,6 @@ class StoreSide:
         if not connection.greeted and self._core.store_greeted(connection.conn):
             connection.greeted = True
             self._admission.greeted(connection)
-        self._server.flush()
 
     def lost(self, connection: StoreConnection) -> None:
         """A client is gone."""

@@ -8,6 +8,7 @@ import pytest
 from rdzv_proto import limits
 from rdzv_proto.framing import FrameTooLargeError
 from rdzv_server.shell.framed import Framed
+from rdzv_server.shell.portions import Outbox
 from rdzv_server.shell.turns import (
     BURST,
     OUT_BYTES_MAX,
@@ -35,7 +36,8 @@ class FakeServer:
         self.half: dict[object, bool] = {}
         self.laggards = self
         self.requests = 0
-        self.to_flush: list[Framed] = []
+        self.outbox = Outbox(lambda action: None)
+        self.flush_at = 0.0
         self.on_begin: Callable[[], None] = lambda: None
 
     def begin(self) -> float:
@@ -44,6 +46,9 @@ class FakeServer:
 
     def now(self) -> float:
         return self.time
+
+    def flush(self) -> None:
+        self.outbox.flush()
 
     def next_turn(self, connection: Framed) -> None:
         self.turns.wait(connection.share, connection)
@@ -153,6 +158,21 @@ def frames(count: int, start: int = 0) -> bytes:
 
 def numbers(taker: Taker) -> list[int]:
     return [int.from_bytes(body, "big") for body in taker.taken]
+
+
+def test_answers_are_written_together_at_the_end_of_the_turn_or_when_it_is_long() -> None:
+    server = FakeServer()
+    server.flush_at = server.time + 0.001
+    first, second, late = (Taker(server) for _ in range(3))
+    for taker in (first, second, late):
+        taker.answer = b"yes"
+    first.cost_s = second.cost_s = 0.0004
+    first.work(frames(1))
+    second.work(frames(1))
+    assert first.transport.unsent == second.transport.unsent == 0
+    late.cost_s = 0.0004
+    late.work(frames(1))  # beyond the time that answers may wait
+    assert [t.transport.unsent for t in (first, second, late)] == [3, 3, 3]
 
 
 def test_s30_what_came_is_not_looked_at_once_another_server_leads() -> None:

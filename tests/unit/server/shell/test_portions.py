@@ -1,4 +1,3 @@
-from collections import deque
 from collections.abc import Callable
 
 from rdzv_server.shell.portions import (
@@ -33,36 +32,49 @@ class Peer:
         return self.size
 
 
-def outbox(loop: Loop, peers: list[Peer]) -> tuple[Outbox, deque[Peer]]:
-    left = deque(peers)
-    return Outbox(loop.soon, left), left  # type: ignore[arg-type]
+def outbox(loop: Loop, peers: list[Peer]) -> Outbox:
+    made = Outbox(loop.soon)
+    made.told.extend(peers)  # type: ignore[arg-type]
+    return made
 
 
 def test_what_a_turn_allows_is_written_at_once() -> None:
     loop, peers = Loop(), [Peer() for _ in range(FLUSHES_PER_TURN)]
-    box, left = outbox(loop, peers)
+    box = outbox(loop, peers)
     box.flush()
-    assert not left
+    assert not box.told
     assert not loop.due
     assert {peer.flushed for peer in peers} == {1}
 
 
 def test_l10_thousands_are_written_to_in_turns_in_order() -> None:
     loop, peers = Loop(), [Peer() for _ in range(3 * FLUSHES_PER_TURN)]
-    box, left = outbox(loop, peers)
+    box = outbox(loop, peers)
     box.flush()
     box.flush()  # in the same turn: the rest follows by itself
     assert sum(peer.flushed for peer in peers) == FLUSHES_PER_TURN
     assert all(peer.flushed for peer in peers[:FLUSHES_PER_TURN])
     loop.turn()
     loop.turn()
-    assert not left
+    assert not box.told
     assert {peer.flushed for peer in peers} == {1}
+
+
+def test_l10_answers_do_not_wait_for_what_goes_to_thousands() -> None:
+    loop, peers = Loop(), [Peer() for _ in range(3 * FLUSHES_PER_TURN)]
+    box = outbox(loop, peers)
+    box.flush()
+    asked = [Peer() for _ in range(2 * FLUSHES_PER_TURN)]
+    box.answered.extend(asked)  # type: ignore[arg-type]
+    box.flush()
+    assert {peer.flushed for peer in asked} == {1}
+    assert not box.answered
+    assert sum(peer.flushed for peer in peers) == FLUSHES_PER_TURN
 
 
 def test_l10_large_answers_are_written_in_turns() -> None:
     loop, peers = Loop(), [Peer(FLUSH_BYTES_PER_TURN) for _ in range(3)]
-    outbox(loop, peers)[0].flush()
+    outbox(loop, peers).flush()
     assert [peer.flushed for peer in peers] == [1, 0, 0]
     loop.turn()
     assert [peer.flushed for peer in peers] == [1, 1, 0]
