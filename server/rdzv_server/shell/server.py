@@ -105,6 +105,8 @@ class Server:
         self._lead = lead or Lead()
         self.lines = lines or Lines()
         self.commits = CommitNumbers()
+        self._volatile = stored is None
+        """Nothing is stored, so nothing waits for it."""
         store = None if stored is None else stored.store
         self._ledger = Ledger(store, self._execute_and_flush, self._trouble, self.commits.took)
         self._connections: dict[int, Connection] = {}
@@ -231,7 +233,8 @@ class Server:
             if effects := self._core.outcome():
                 self._execute(effects)
         elif not (
-            self._ledger.clean
+            self._volatile
+            or self._ledger.clean
             or isinstance(reply, AliveReply)
             or self._core.looks(connection.conn, message)
         ):
@@ -288,9 +291,8 @@ class Server:
         self._timer.arm()
         self.flush_at = time.monotonic() + FLUSH_AFTER_S
 
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
+    """Monotonic seconds."""
 
     def next_turn(self, connection: Framed | StoreConnection) -> None:
         """The connection has more to do than this turn allows."""
