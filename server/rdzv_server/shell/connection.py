@@ -1,7 +1,7 @@
 """One TCP connection: bytes to requests, messages to bytes.
 
 All frames of one read go to the core before anything is written, and each connection is written to
-once per batch. Rubbish is answered here, and a hello waits here for its proof, so that the core only
+once per turn of the loop. Rubbish is answered here, and a hello waits here for its proof, so that the core only
 ever sees typed messages of those who may come in.
 """
 

@@ -1,6 +1,6 @@
 """The server's end of any connection: whose it is, what is sent on it, and how it ends.
 
-Sending is queued and leaves with one write per batch of input. A peer that does not read is cut.
+Sending is queued and leaves with one write per turn of the loop. A peer that does not read is cut.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Work that may come in thousands at once, done in portions, a turn of the loop each."""
+"""What is written and ended in a turn of the loop: answers together, and in portions what may come in thousands."""
 
 import itertools
 from collections import deque
