@@ -771,7 +771,7 @@ def test_a_client_that_goes_while_it_waits_takes_its_payload_along() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31m", "x\x7f", "\u2028", "ends\n"])
-def test_l11_a_name_with_control_characters_is_refused_and_makes_no_barrier(name: str) -> None:
+def test_t16_a_name_with_control_characters_is_refused_and_makes_no_barrier(name: str) -> None:
     lab = Lab()
     a, _ = world(lab, "a", "b")
     error = refused(a.meet(name))
