@@ -133,8 +133,7 @@ class Barrier:
 
     def enter(self, arrival: Arrival) -> None:
         """Count a member; a newer arrival of it replaces the older one."""
-        if arrival.member in self.arrivals:
-            self.withdraw(arrival.member)
+        self.withdraw(arrival.member)
         self.arrivals[arrival.member] = arrival
         self.payload_bytes += len(arrival.payload or b"")
 

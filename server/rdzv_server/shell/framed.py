@@ -118,7 +118,7 @@ class Framed(Peer):
         now, take = self._server.now, self.take
         allowed = float("inf")
         if self._budget is not None:
-            self._budget.fill(self._server.now())
+            self._budget.fill(now())
             allowed = max(STEP, self._budget.left)
         bodies = self._frames.split(data)
         try:

@@ -51,7 +51,7 @@ class Peer(End):
         self._full = False
         """The socket did not take everything."""
         self._reading = False
-        """What is sent now leaves when the present input is through."""
+        """What is sent now is an answer: whoever reads puts it among the answers when the input is through."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer connected."""

@@ -105,8 +105,6 @@ class Server:
         self._lead = lead or Lead()
         self.lines = lines or Lines()
         self.commits = CommitNumbers()
-        self._volatile = stored is None
-        """Nothing is stored, so nothing waits for it."""
         store = None if stored is None else stored.store
         self._ledger = Ledger(store, self._execute_and_flush, self._trouble, self.commits.took)
         self._connections: dict[int, Connection] = {}
@@ -233,8 +231,7 @@ class Server:
             if effects := self._core.outcome():
                 self._execute(effects)
         elif not (
-            self._volatile
-            or self._ledger.clean
+            self._ledger.clean
             or isinstance(reply, AliveReply)
             or self._core.looks(connection.conn, message)
         ):
