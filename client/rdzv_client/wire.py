@@ -92,15 +92,13 @@ class Wire:
         """
         while (body := self._frames.pop()) is not None:
             try:
-                request_id, message = self._codec.decode_answer(body)
+                request_id, message = self._codec.decode_answer(body, agreed=self._settled)
             except MalformedError as error:
                 if error.op_known or error.request_id:
                     raise
                 continue
-            if isinstance(message, Welcome):
+            if not self._settled and isinstance(message, Welcome):
                 self._settle(codec.version_of(body))
-            elif self._settled and not self._codec.wrote(body):
-                raise codec.confused(body, self.version)
             return len(body), request_id, message
         return None
 

@@ -86,10 +86,6 @@ class Codec:
         itself; a reply without its request cannot be."""
         return kind in self._ops
 
-    def wrote(self, body: bytes) -> bool:
-        """A frame body that was decoded is of this version; asked of all behind a welcome."""
-        return body[1] == self.version or version_of(body) == self.version
-
     def encode(self, request_id: int, message: Message) -> bytes:
         """A whole frame, length prefix included. Pushes have request id 0."""
         op = self._names[type(message)]
@@ -108,7 +104,7 @@ class Codec:
         Raises:
             MalformedError: it is none.
         """
-        message: AnyReply | AnyPush = self._decode(self._head + _encode(1) + tail, self._answers)[1]
+        message: AnyReply | AnyPush = self.decode_answer(self._head + _encode(1) + tail)[1]
         return message
 
     def frame(self, request_id: int, tail: bytes) -> bytes:
@@ -120,8 +116,13 @@ class Codec:
         begin = self._head + _encode(request_id)
         return (len(begin) + len(tail)).to_bytes(LENGTH_BYTES, "big") + begin
 
-    def decode_request(self, body: bytes) -> tuple[int, AnyRequest]:
+    def decode_request(self, body: bytes, *, agreed: bool = False) -> tuple[int, AnyRequest]:
         """Decode a frame body on the server's side.
+
+        Args:
+            body: of the frame.
+            agreed: this version was agreed on, so that a frame of another one is refused: its fields may mean
+                something else there.
 
         Returns:
             Request id (above 0) and message.
@@ -135,28 +136,34 @@ class Codec:
             op_at = 2 + _NUMBER_BYTES[body[2]]
             whole = self._whole[body[op_at + 1 : op_at + body[op_at] - 0x9F]].decode(body)
         except (LookupError, *_BAD_INPUT):
-            request_id, message = self._decode(body, self._requests)
+            request_id, message = self._decode(body, self._requests, agreed)
         else:
             request_id, message = whole.request_id, whole.payload
+            if agreed and whole.version != self.version:
+                raise self._confused(whole)
             if self._up and (up := self._up.get(whole.op)) is not None:
                 message = up(message)
         if request_id <= 0:
             raise MalformedError(f"request id {request_id} is not above 0")
         return request_id, message
 
-    def decode_answer(self, body: bytes) -> tuple[int, AnyReply | AnyPush]:
+    def decode_answer(self, body: bytes, *, agreed: bool = False) -> tuple[int, AnyReply | AnyPush]:
         """Decode a frame body on the client's side: request id (0 for a push) and message.
+
+        Args:
+            body: of the frame.
+            agreed: as in `decode_request`.
 
         Raises:
             MalformedError: for any bytes that are not a reply or push of a known operation.
         """
-        return self._decode(body, self._answers)
+        return self._decode(body, self._answers, agreed)
 
     def _lowered(self, message: Message) -> Message:
         down = self._down.get(type(message))
         return message if down is None else down(message)
 
-    def _decode(self, body: bytes, decoders: _Decoders) -> tuple[int, Any]:
+    def _decode(self, body: bytes, decoders: _Decoders, agreed: bool) -> tuple[int, Any]:
         envelope = _opened(body)
         request_id, op = envelope.request_id, envelope.op
         decoder = decoders.get(op)
@@ -166,6 +173,8 @@ class Codec:
                 request_id,
                 op_known=False,
             )
+        if agreed and envelope.version != self.version:
+            raise self._confused(envelope)
         try:
             message = decoder.decode(envelope.payload)
         except _BAD_INPUT as error:
@@ -173,18 +182,9 @@ class Codec:
         up = self._up.get(op)
         return request_id, message if up is None else up(message)
 
-
-def confused(body: bytes, agreed: int, request_id: int = 0) -> MalformedError:
-    """What is wrong with a frame of another version than the one that both sides agreed on: its fields may mean
-    something else there.
-
-    Args:
-        body: of the frame.
-        agreed: what was agreed on.
-        request_id: whose answer the error is.
-    """
-    text = f"a frame of protocol version {version_of(body)}, where version {agreed} was agreed on"
-    return MalformedError(text, request_id)
+    def _confused(self, envelope: Any) -> MalformedError:
+        text = f"a frame of protocol version {envelope.version}, where version {self.version} was agreed on"
+        return MalformedError(text, envelope.request_id)
 
 
 def version_of(body: bytes) -> int:
@@ -205,7 +205,9 @@ def _opened(body: bytes) -> Envelope:
 
 def _whole(op: str, kind: type[Message]) -> msgspec.msgpack.Decoder[Any]:
     fields = [("version", int), ("request_id", int), ("op", Literal[op]), ("payload", kind)]
-    struct = msgspec.defstruct(f"Whole{kind.__name__}", fields, frozen=True, array_like=True)
+    struct = msgspec.defstruct(
+        f"Whole{kind.__name__}", fields, frozen=True, array_like=True, gc=False
+    )
     return msgspec.msgpack.Decoder(struct)
 
 

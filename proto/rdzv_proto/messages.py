@@ -45,7 +45,7 @@ ProtocolVersion = Annotated[int, Meta(ge=0, le=limits.PROTOCOL_VERSION_MAX)]
 # --- parts ------------------------------------------------------------------------------------
 
 
-class Fence(msgspec.Struct, frozen=True, array_like=True, order=True):
+class Fence(msgspec.Struct, frozen=True, array_like=True, order=True, gc=False):
     """Names one generation for ever: `[epoch, generation]`. Later ones compare greater."""
 
     epoch: Count
@@ -162,8 +162,9 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the last generation ended, once one has."""
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of everything that has an `op`."""
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Base of everything that has an `op`. It holds what a frame holds, which is never part of a cycle: the search for
+    garbage need not look at it."""
 
     op: ClassVar[str]
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from rdzv_proto import codec, limits
+from rdzv_proto import limits
 from rdzv_proto.agreement import Spoken, announced
 from rdzv_proto.codec import Codec
 from rdzv_proto.framing import PREAMBLE_BYTES, FrameBuffer
-from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest
+from rdzv_proto.messages import AnyPush, AnyReply, AnyRequest, Welcome
 from rdzv_server.shell.gate import Hello
 from tests.sim.net import Link
 
@@ -23,6 +23,8 @@ class Peer:
     def __init__(self, link: Link, incarnation: bytes, spoken: Spoken) -> None:
         self.link, self.incarnation, self._spoken = link, incarnation, spoken
         self.codec: Codec = spoken.oldest
+        self._agreed = False
+        """Its hello was accepted; one that was not is followed by another, in the oldest version again."""
         self._frames = FrameBuffer(limits.FRAME_BYTES_MAX)
         self._greeted = 0
         """Bytes of the preamble that have come."""
@@ -36,9 +38,7 @@ class Peer:
             data = data[skip:]
         one = self._frames.single(data)
         for body in self._frames.split(data) if one is None else (one,):
-            request_id, message = self.codec.decode_request(body)
-            if not isinstance(message, Hello):
-                assert self.codec.wrote(body), f"S34: {codec.confused(body, self.codec.version)}"
+            request_id, message = self.codec.decode_request(body, agreed=self._agreed)
             yield request_id, message, body
 
     def agree(self, hello: Hello, body: bytes) -> int:
@@ -50,5 +50,6 @@ class Peer:
 
     def say(self, request_id: int, message: AnyReply | AnyPush) -> None:
         """A reply, or a push (0), if there is such a one in this version."""
+        self._agreed |= isinstance(message, Welcome) and not message.challenge
         if request_id or self.codec.has(type(message)):
             self.link.down.send(self.codec.encode(request_id, message))

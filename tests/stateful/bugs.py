@@ -51,6 +51,17 @@ def add_is_done_again_when_it_is_sent_again() -> Any:
     return mock.patch.object(KvAdd, "recorded", False)
 
 
+def addition_starts_from_what_it_knew() -> Any:
+    """S23: though something else was written there meanwhile."""
+    right = Namespace.put
+
+    def put(self: Any, key: str, value: bytes, number: int | None = None) -> Any:
+        entry = self.find(key)
+        return right(self, key, value, entry.number if entry and number is None else number)
+
+    return mock.patch.object(Namespace, "put", put)
+
+
 def old_assignment_is_repeated() -> Any:
     """S8: also when its generation is over."""
     return mock.patch.object(replies, "outdated", return_value=False)
@@ -177,6 +188,7 @@ BUGS: tuple[Bug, ...] = (
     barrier_counts_a_member_twice,
     late_comer_opens_a_round_of_its_own,
     add_is_done_again_when_it_is_sent_again,
+    addition_starts_from_what_it_knew,
     old_assignment_is_repeated,
     join_without_a_connection_counts,
     surplus_standby_is_counted,

@@ -17,12 +17,18 @@ from rdzv_proto.messages import (
     Finished,
     Heartbeat,
     Join,
+    KvAdd,
+    KvAppend,
+    KvCas,
+    KvDelete,
     KvGet,
+    KvMultiSet,
+    KvSet,
     Leave,
     MemberPage,
     Members,
 )
-from rdzv_server.core import barriers, keys, membership, probes, replies, status
+from rdzv_server.core import barriers, key_writes, keys, membership, probes, replies, status
 from rdzv_server.core.model import Role, Session
 from rdzv_server.core.nccl import ends as nccl_ends
 from rdzv_server.core.nccl import requests as nccl_requests
@@ -75,7 +81,12 @@ _OF_BOTH: dict[type[AnyRequest], Handler] = {
     Barrier: barriers.arrive,
     KvGet: keys.get,
     **_each(keys.Several, keys.read),
-    **_each(keys.Writing, keys.write),
+    KvSet: key_writes.put,
+    KvAdd: key_writes.add,
+    KvMultiSet: key_writes.put_several,
+    KvCas: key_writes.compare_and_set,
+    KvAppend: key_writes.append,
+    KvDelete: key_writes.delete,
     **_each(keys.Looking, keys.look),
     **_each(nccl_requests.Requests, nccl_requests.handle),
 }

@@ -12,7 +12,7 @@ def check_run(tables: Tables, run: Run) -> None:
     _check_members(tables, run)
     _check_joins(run)
     _check_phase(run)
-    _check_waits(tables, run)
+    _check_keys(tables, run)
     if run.generation is not None:
         _check_generation(tables, run, run.generation)
         _check_generation_waits(tables, run.generation)
@@ -96,10 +96,13 @@ def check_last_call(tables: Tables, run: Run) -> None:
     assert lasts_s <= patience_s + TICK_S, f"L1: the last call lasts {lasts_s:.1f} s"
 
 
-def _check_waits(tables: Tables, run: Run) -> None:
-    """Nobody waits for keys that are there (S24)."""
+def _check_keys(tables: Tables, run: Run) -> None:
+    """A counter says what its digits say (S23), and nobody waits for keys that are there (S24)."""
     spaces = [run.kv] if run.generation is None else [run.kv, run.generation.kv]
     for space in spaces:
+        for key, entry in space.entries():
+            counted = entry.number is None or entry.value == b"%d" % entry.number
+            assert counted, f"S23: {key!r} is {entry.value!r}, and {entry.number} was counted"
         for wait in space.waits():
             assert wait.missing, f"S24: {wait.waiter} waits for keys that are there"
 

@@ -1,5 +1,5 @@
-"""Requests on keys: of a generation, or of the run itself. Waiting ones are parked and answered by the
-write that completes them, by their deadline, or by the end of the generation, whichever comes first."""
+"""Reads of keys, of a generation or of the run itself. Those that wait are parked and answered by the write that
+completes them (`key_writes`), by their deadline, or by the end of the generation, whichever comes first."""
 
 from collections.abc import Iterable
 
@@ -9,28 +9,21 @@ from rdzv_proto.messages import (
     AnyReply,
     Done,
     Fence,
-    KvAdd,
-    KvAppend,
-    KvCas,
     KvCheck,
     KvCount,
-    KvDelete,
     KvEntry,
     KvGet,
     KvList,
     KvMissing,
     KvMultiGet,
-    KvMultiSet,
     KvNumber,
     KvPage,
-    KvSet,
-    KvSwapped,
     KvValue,
     KvValues,
     KvWait,
 )
 from rdzv_server.core import waits, words
-from rdzv_server.core.durable.saving import OF_GENERATION, OF_RUN, keys_of_space
+from rdzv_server.core.durable.saving import OF_RUN, keys_of_space
 from rdzv_server.core.kv import Entry, Namespace, Reading, Wait, keys_of
 from rdzv_server.core.model import Run, Session
 from rdzv_server.core.refusal import Refused
@@ -41,8 +34,6 @@ Several = KvWait | KvMultiGet
 
 Looking = KvCheck | KvCount | KvList
 """Requests that are answered at once and change nothing."""
-
-Writing = KvSet | KvAdd | KvMultiSet | KvCas | KvAppend | KvDelete
 
 _REPLY_BYTES_MAX = limits.FRAME_BYTES_MAX_CLIENT - limits.FRAME_BYTES_MAX_CONTROL
 
@@ -89,49 +80,6 @@ def look(tables: Tables, session: Session, _request_id: int, ask: Looking) -> An
             return KvNumber(value=space.count(ask.prefix))
         case KvList():
             return _page(space, ask)
-
-
-def write(tables: Tables, session: Session, _request_id: int, ask: Writing) -> AnyReply:
-    """Do a write and answer the reads that it completes.
-
-    Raises:
-        Refused: STALE_GENERATION, NOT_A_MEMBER, LIMIT_EXCEEDED, NOT_A_NUMBER, MALFORMED.
-    """
-    if ask.fence is not None:
-        space = waits.generation_of(tables, session, ask.fence)[1].kv
-    else:
-        run, space = _space(tables, session, None, make=True)
-        begin_life(tables, run)
-    match ask:
-        case KvSet():
-            woken = space.set((ask.key,), (ask.value,))
-            reply: AnyReply = Done(revision=space.revision)
-        case KvAdd():
-            total, woken = space.add(ask.key, ask.delta)
-            reply = KvNumber(value=total, revision=space.revision)
-        case KvMultiSet():
-            if len(ask.keys) != len(ask.values):
-                raise Refused(
-                    ErrorCode.MALFORMED, f"{len(ask.keys)} keys and {len(ask.values)} values"
-                )
-            woken = space.set(ask.keys, ask.values)
-            reply = Done(revision=space.revision)
-        case KvCas():
-            reply, woken = _compare_and_set(space, ask)
-        case KvAppend():
-            length, woken = space.append(ask.key, ask.value)
-            reply = KvNumber(value=length, revision=space.revision)
-        case KvDelete():
-            woken = []
-            reply = KvNumber(value=space.delete(ask.keys), revision=space.revision)
-    if tables.saves is not None:
-        scope = OF_RUN if ask.fence is None else OF_GENERATION
-        for key in ask.keys if isinstance(ask, KvMultiSet | KvDelete) else (ask.key,):
-            tables.save("key", session.run_id, scope, key)
-        tables.save("revision", session.run_id, scope)
-    if woken:
-        _answer_woken(tables, space, woken)
-    return reply
 
 
 def begin_life(tables: Tables, run: Run) -> None:
@@ -188,20 +136,6 @@ def _wait(
     tables.deadlines.set(("wait", *waiter), tables.t + ask.timeout_ms / 1000)
 
 
-def _compare_and_set(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait]]:
-    entry = space.find(ask.key)
-    if ask.revision is not None:
-        good = ask.revision == (0 if entry is None else entry.revision)
-    else:
-        good = ask.expected == (None if entry is None else entry.value)
-    if good:
-        woken = space.set((ask.key,), (ask.value,))
-        return KvSwapped(swapped=True, value=ask.value, revision=space.revision), woken
-    if entry is None:
-        return KvSwapped(), []
-    return KvSwapped(value=entry.value, revision=entry.revision), []
-
-
 def _page(space: Namespace, ask: KvList) -> KvPage:
     found = space.page(ask.prefix, ask.after, limits.KEYS_PER_PAGE_MAX + 1)
     entries: list[KvEntry] = []
@@ -222,7 +156,8 @@ def _page(space: Namespace, ask: KvList) -> KvPage:
     return KvPage(entries=entries, more=len(entries) < len(found), revision=space.revision)
 
 
-def _answer_woken(tables: Tables, space: Namespace, woken: Iterable[Wait]) -> None:
+def answer_woken(tables: Tables, space: Namespace, woken: Iterable[Wait]) -> None:
+    """These waits are over: their keys are there."""
     for wait in woken:
         entries = space.get(keys_of(wait.ask))
         session = tables.sessions.get(wait.waiter[0])

@@ -7,7 +7,7 @@ Every change has a number, the revision; a key's revision is that of its last ch
 
 import heapq
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -34,6 +34,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     value: bytes
     revision: int
+    number: int | None = None
+    """The same as a number, where an addition wrote it: the next one need not read the digits."""
 
 
 @dataclass(slots=True)
@@ -95,6 +97,10 @@ class Namespace:
         """All keys."""
         return list(self._entries)
 
+    def entries(self) -> Iterable[tuple[str, Entry]]:
+        """All keys and what they hold."""
+        return self._entries.items()
+
     def restore(self, key: str, entry: Entry) -> None:
         """Enter a key that was stored."""
         self._entries[key] = entry
@@ -121,14 +127,27 @@ class Namespace:
 
     # --- writing: each returns the waits that it completes, removed ---------------------------
 
+    def put(self, key: str, value: bytes, number: int | None = None) -> list[Wait]:
+        """Set one key; `number` is what the value says, if it is known to be one.
+
+        Raises:
+            Refused: LIMIT_EXCEEDED; nothing is changed.
+        """
+        old = self._entries.get(key)
+        if old is None:
+            self._take(len(key.encode()) + len(value), 1)
+        elif len(old.value) != len(value):
+            self._take(len(value) - len(old.value), 0)
+        self.revision += 1
+        self._entries[key] = Entry(value, self.revision, number)
+        return list(self._wake(key)) if self._waits else []
+
     def set(self, keys: Sequence[str], values: Sequence[bytes]) -> list[Wait]:
         """Set several keys in one change.
 
         Raises:
             Refused: LIMIT_EXCEEDED; nothing is changed.
         """
-        if len(keys) == 1 == len(values):
-            return self._put(keys[0], values[0])
         new = dict(zip(keys, values, strict=True))
         entries = self._entries
         grown = added = 0
@@ -152,13 +171,18 @@ class Namespace:
             Refused: NOT_A_NUMBER or LIMIT_EXCEEDED; nothing is changed.
         """
         entry = self._entries.get(key)
-        old = b"0" if entry is None else entry.value
-        if not (old.isdigit() and len(old) < 20) and not _DECIMAL.fullmatch(old):
+        if entry is None:
+            old = 0
+        elif entry.number is not None:
+            old = entry.number
+        elif _DECIMAL.fullmatch(entry.value):
+            old = int(entry.value)
+        else:
             raise Refused(ErrorCode.NOT_A_NUMBER, f"the value of key {key!r} is no decimal number")
-        total = int(old) + delta
+        total = old + delta
         if not INT64_MIN <= total <= INT64_MAX:
             raise Refused(ErrorCode.NOT_A_NUMBER, f"counter {key!r} would leave 64 bits")
-        return total, self._put(key, b"%d" % total)
+        return total, self.put(key, b"%d" % total, total)
 
     def append(self, key: str, value: bytes) -> tuple[int, list[Wait]]:
         """Append to a value; a missing key counts as empty. Returns the new length as well.
@@ -174,7 +198,7 @@ class Namespace:
                 f"the value of key {key!r} would have {len(joined)} bytes; the limit is "
                 f"{limits.VALUE_BYTES_MAX}",
             )
-        return len(joined), self.set((key,), (joined,))
+        return len(joined), self.put(key, joined)
 
     def delete(self, keys: Sequence[str]) -> int:
         """Delete keys in one change; returns how many were there.
@@ -232,17 +256,6 @@ class Namespace:
             if not wait.missing:
                 self.drop(waiter)
                 yield wait
-
-    def _put(self, key: str, value: bytes) -> list[Wait]:
-        """`set` for one key, which most changes are."""
-        old = self._entries.get(key)
-        if old is None:
-            self._take(len(key.encode()) + len(value), 1)
-        elif len(old.value) != len(value):
-            self._take(len(value) - len(old.value), 0)
-        self.revision += 1
-        self._entries[key] = Entry(value, self.revision)
-        return list(self._wake(key)) if self._waits else []
 
     def _take(self, grown: int, keys_new: int) -> None:
         """Use room of the run's quota, or give it back."""

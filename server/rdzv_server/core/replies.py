@@ -33,10 +33,15 @@ def acknowledge(tables: Tables, session: Session, up_to: int) -> None:
     """The client has all replies up to this request: forget them."""
     if up_to > session.acknowledged:
         session.acknowledged = up_to
-        done = [request_id for request_id in session.replies if request_id <= up_to]
-        for request_id in done:
-            del session.replies[request_id]
-        session.transient.difference_update(done)
+        done = list(session.replies)
+        if max(done, default=0) <= up_to:  # mostly, and there may be a thousand
+            session.replies.clear()
+            session.transient.clear()
+        else:
+            done = [request_id for request_id in done if request_id <= up_to]
+            for request_id in done:
+                del session.replies[request_id]
+            session.transient.difference_update(done)
         tables.save_later(("reply", session.id, request_id) for request_id in done)
         tables.save_later([("session", session.id)])
 

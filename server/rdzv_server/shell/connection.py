@@ -235,7 +235,7 @@ class Connection(Framed):
     def take(self, body: bytes) -> None:
         """Decode one frame and hand it on; answer it here if it is none."""
         try:
-            request_id, message = self.codec.decode_request(body)
+            request_id, message = self.codec.decode_request(body, agreed=self.greeted)
         except codec.MalformedError as error:
             self._malformed(error)
             return
@@ -247,12 +247,10 @@ class Connection(Framed):
                 f"{limits.FRAME_BYTES_MAX_CONTROL} bytes for requests without values",
             )
             return
-        if not self.greeted:
-            self._before_welcome(request_id, message, body)
-        elif self.codec.wrote(body):
+        if self.greeted:
             self._server.received(self, request_id, message)
         else:
-            self._malformed(codec.confused(body, self.codec.version, request_id))
+            self._before_welcome(request_id, message, body)
 
     def _before_welcome(self, request_id: int, message: AnyRequest, body: bytes) -> None:
         """A hello goes on to the core when its sender has proved who he is, if he has to."""

@@ -1,5 +1,6 @@
 """A connection that brings frames: whole ones are handed on, as many as this turn of the loop allows."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from rdzv_proto import limits
@@ -116,15 +117,17 @@ class Framed(Peer):
         """Returns how many requests were done, and whether this turn allowed no more."""
         done, more = 0, False
         now, take = self._server.now, self.take
-        allowed = float("inf")
+        allowed = sys.maxsize
         if self._budget is not None:
             self._budget.fill(now())
-            allowed = max(STEP, self._budget.left)
+            allowed = max(STEP, int(self._budget.left))
         bodies = self._frames.split(data)
         try:
-            while not self._deaf and (body := next(bodies, None)) is not None:
+            for body in bodies:
                 done += 1
                 take(body)
+                if self._deaf:
+                    break
                 if done >= allowed or now() >= until or self._out_bytes > OUT_BYTES_MAX:
                     more = True
                     break

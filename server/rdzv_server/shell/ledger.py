@@ -57,13 +57,10 @@ class Ledger:
         """Number of the commit that the changes go into."""
         self._busy = False
         self._failed = False
+        self.clean = True
+        """Everything that was told is safe, and nothing waits."""
         self._idle = asyncio.Event()
         self._idle.set()
-
-    @property
-    def clean(self) -> bool:
-        """Everything that was told is safe, and nothing waits."""
-        return not self._busy and not self._changes and not self._waiting
 
     def take(self, effects: list[Effect]) -> None:
         """Do effects now, or as soon as what they rest on is stored; never, if that cannot be any more."""
@@ -120,6 +117,7 @@ class Ledger:
     def _start(self) -> None:
         if not self._busy:
             self._busy = True
+            self.clean = False
             self._idle.clear()
             self._loop.call_soon(self._commit)  # with what else comes in this turn
 
@@ -159,6 +157,7 @@ class Ledger:
         if self._changes:
             self._start()
         elif not self._busy:
+            self.clean = not self._waiting  # some still do if an effect raised
             self._idle.set()
             if self._store is not None:
                 self._jobs.put(self._store.tidy)

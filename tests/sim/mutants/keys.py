@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from rdzv_proto.messages import KvCas, KvNumber, KvSwapped
-from rdzv_server.core import keys, replies
+from rdzv_server.core import key_writes, replies
 from rdzv_server.core.kv import Namespace, Wait
 from rdzv_server.core.model import Session
 from rdzv_server.core.tables import Tables
@@ -54,32 +54,32 @@ def change_under_an_old_revision(patch: Patch) -> None:
     def told(value: int, revision: int = 0) -> KvNumber:
         return KvNumber(value=value, revision=revision - (revision > 0 and revision % 8 == 0))
 
-    patch(keys, "KvNumber", told)
+    patch(key_writes, "KvNumber", told)
 
 
 @mutant("S23")
 def failed_swap_tells_an_old_revision(patch: Patch) -> None:
     """a swap that finds another revision than the one it compares with tells the one before"""
-    swap = keys._compare_and_set
+    swap = key_writes._compare_and_set
 
     def swapping(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait]]:
         reply, woken = swap(space, ask)
         wrong = not reply.swapped and reply.revision > 0
         return (replace(reply, revision=reply.revision - 1) if wrong else reply), woken
 
-    patch(keys, "_compare_and_set", swapping)
+    patch(key_writes, "_compare_and_set", swapping)
 
 
 @mutant("S23")
 def swap_without_compare(patch: Patch) -> None:
     """a swap succeeds from any revision"""
-    swap = keys._compare_and_set
+    swap = key_writes._compare_and_set
 
     def swapping(space: Namespace, ask: Any) -> Any:
         entry = space.find(ask.key)
         return swap(space, replace(ask, revision=0 if entry is None else entry.revision))
 
-    patch(keys, "_compare_and_set", swapping)
+    patch(key_writes, "_compare_and_set", swapping)
 
 
 @mutant("S23")

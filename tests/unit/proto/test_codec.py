@@ -123,10 +123,33 @@ def test_elements_behind_the_envelope_and_in_arrays_are_ignored() -> None:
     )
 
 
-def test_the_version_in_a_frame_does_not_matter_to_the_codec() -> None:
-    for version in (0, 2, 250):
-        body = msgpack.packb([version, 5, "status", {}])
-        assert codec.decode_request(body) == (5, Status())
+OTHER_VERSIONS = [0, 2, 250, -1, 1 << 40]
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+def test_the_version_in_a_frame_does_not_matter_before_one_is_agreed_on(version: int) -> None:
+    assert codec.decode_request(msgpack.packb([version, 5, "status", {}])) == (5, Status())
+    assert codec.decode_answer(msgpack.packb([version, 5, "alive", {}])) == (5, Alive())
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+@pytest.mark.parametrize("payload", [{}, {"acknowledged": "in another version a text"}])
+def test_t21_a_frame_of_another_version_than_the_agreed_one_is_refused_whatever_is_in_it(
+    version: int, payload: dict[str, object]
+) -> None:
+    text = f"version {version}, where version {PROTOCOL_VERSION} was agreed on"
+    with pytest.raises(MalformedError, match=text) as caught:
+        codec.decode_request(msgpack.packb([version, 5, "heartbeat", payload]), agreed=True)
+    assert (caught.value.request_id, caught.value.op_known) == (5, True)
+    with pytest.raises(MalformedError, match=text) as caught:
+        codec.decode_answer(msgpack.packb([version, 5, "alive", payload]), agreed=True)
+    assert (caught.value.request_id, caught.value.op_known) == (5, True)
+
+
+@pytest.mark.parametrize("number", [b"\x01", b"\xcc\x01", b"\xd3" + bytes(7) + b"\x01"])
+def test_the_agreed_version_may_be_written_as_msgpack_allows(number: bytes) -> None:
+    rest = msgpack.packb([5, "heartbeat", {}])[1:]
+    assert codec.decode_request(b"\x94" + number + rest, agreed=True) == (5, Heartbeat())
 
 
 def test_an_unknown_operation_keeps_its_request_id() -> None:

@@ -65,6 +65,18 @@ def test_s24_a_wait_for_keys_that_are_there() -> None:
         check(lab.core.tables)
 
 
+def test_s23_a_counter_that_says_something_else_than_its_digits() -> None:
+    lab = Lab()
+    (a,) = lab.world("a", rules=policy(1))
+    a.add("n")
+    check(lab.core.tables)
+    generation = lab.run().generation
+    assert generation is not None
+    generation.kv.put("n", b"2", 3)
+    with pytest.raises(AssertionError, match="S23: 'n' is b'2', and 3 was counted"):
+        check(lab.core.tables)
+
+
 def test_s11_keys_of_a_generation_that_ended() -> None:
     lab = Lab()
     _, b = lab.world("a", "b", rules=policy(2))

@@ -58,6 +58,23 @@ def test_adding_to_something_else_is_refused_and_changes_nothing(value: bytes) -
     assert values(kv, "n") == [value]
 
 
+def test_additions_and_other_writes_of_one_key_follow_each_other() -> None:
+    """What an addition knows of a counter ends with the next write that is none."""
+    kv = space()
+    kv.put("n", b"-007")
+    assert kv.add("n", 1)[0] == -6
+    assert kv.add("n", 1)[0] == -5
+    kv.put("n", b"41")
+    assert kv.add("n", 1)[0] == 42
+    kv.append("n", b"0")
+    assert kv.add("n", 1)[0] == 421
+    kv.set(("n", "m"), (b"7", b"8"))
+    assert kv.add("n", 1)[0] == 8
+    kv.delete(["n"])
+    assert kv.add("n", 1)[0] == 1
+    assert values(kv, "n", "m") == [b"1", b"8"]
+
+
 def test_a_counter_stays_within_64_bits() -> None:
     kv = space()
     kv.add("n", (1 << 63) - 1)

@@ -33,6 +33,18 @@ def test_an_acknowledgement_forgets_what_it_names_and_nothing_else() -> None:
     assert session.acknowledged == 7
 
 
+def test_an_acknowledgement_of_all_replies_leaves_nothing_of_them() -> None:
+    lab = Lab()
+    lab.world("a", rules=policy(1))
+    session = lab.core.tables.nodes[("llama", "a")]
+    session.record(9, Done(), apart=True)
+    session.record(7, Done())
+    replies.acknowledge(lab.core.tables, session, 9)
+    assert (session.replies, session.transient, session.acknowledged) == ({}, set(), 9)
+    replies.acknowledge(lab.core.tables, session, 11)  # nothing is left, and that is fine
+    assert session.acknowledged == 11
+
+
 def test_a_session_that_never_acknowledges_is_refused_before_it_fills_the_memory() -> None:
     lab = Lab()
     lab.world("a", rules=policy(1))

@@ -297,6 +297,32 @@ async def test_effects_that_come_of_the_last_release_do_not_get_stuck(disk: Disk
     await ledger.close()
 
 
+async def test_an_effect_that_raises_lets_nothing_pass_those_behind_it(disk: Disk) -> None:
+    done: list[str] = []
+    raised: list[str] = []
+
+    def execute(effects: list[Effect]) -> None:
+        for effect in effects:
+            assert isinstance(effect, Report)
+            if effect.event == "a bug":
+                raise ValueError(effect.event)
+            done.append(effect.event)
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: raised.append(str(context["exception"])))
+    disk.hold_no_more()
+    ledger = Ledger(disk, execute, lambda why: None)
+    ledger.take([Persist({b"a": b"1"}), Report("a bug")])
+    ledger.take([Report("behind")])
+    await until(lambda: raised == ["a bug"])
+    ledger.take([Report("later")])
+    assert (done, ledger.clean) == ([], False)
+    ledger.take([Persist({b"b": b"2"}), Report("last")])
+    await until(lambda: ledger.clean)
+    assert done == ["behind", "later", "last"]
+    await ledger.close()
+
+
 async def test_each_commit_is_timed(bench: Bench, disk: Disk) -> None:
     bench.take("e", a=b"1")
     await begun(disk, 1)
