@@ -7,6 +7,7 @@ that is not in it for a role is refused. The rules themselves are in `sessions`,
 
 from collections.abc import Mapping
 
+from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     Alive,
@@ -288,9 +289,14 @@ class Coordinator:
         if tables.shutting_down and type(message) is not Heartbeat:
             return None
         if message.recorded:
-            recorded = replies.repeated(tables, session, request_id)
-            if recorded is not None:
+            recorded = session.replies.get(request_id)
+            if recorded is not None and not replies.outdated(tables, session, recorded):
                 return recorded
+            if (
+                request_id <= session.acknowledged
+                or len(session.replies) >= limits.REPLIES_RECORDED_MAX
+            ):
+                raise replies.not_kept(session, request_id)
         return handler(tables, session, request_id, message)
 
     def _without_session(self, connection: Connection, message: AnyRequest) -> AnyReply:

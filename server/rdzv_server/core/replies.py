@@ -8,25 +8,16 @@ from rdzv_server.core.refusal import RefusedUnread
 from rdzv_server.core.tables import Tables
 
 
-def repeated(tables: Tables, session: Session, request_id: int) -> AnyReply | None:
-    """The reply on record, if this is a request again; None for a new one, whose reply can be kept.
-
-    Raises:
-        RefusedUnread: MALFORMED (its reply was forgotten), LIMIT_EXCEEDED.
-    """
-    recorded = session.replies.get(request_id)
-    if recorded is not None and not outdated(tables, session, recorded):
-        return recorded
+def not_kept(session: Session, request_id: int) -> RefusedUnread:
+    """Why a request is not done whose reply could not be kept: MALFORMED (it was acknowledged), or LIMIT_EXCEEDED."""
     if request_id <= session.acknowledged:
-        raise RefusedUnread(
+        return RefusedUnread(
             ErrorCode.MALFORMED, f"the reply to request {request_id} was acknowledged before"
         )
-    if len(session.replies) >= limits.REPLIES_RECORDED_MAX:
-        raise RefusedUnread(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
-        )
-    return None
+    return RefusedUnread(
+        ErrorCode.LIMIT_EXCEEDED,
+        f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged",
+    )
 
 
 def acknowledge(tables: Tables, session: Session, up_to: int) -> None:

@@ -6,7 +6,6 @@ from rdzv_proto import limits
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import Done, Error, Finished, Heartbeat, KvAdd, KvNumber
 from rdzv_server.core import replies
-from rdzv_server.core.refusal import Refused
 from tests.lab import Lab, policy
 
 
@@ -45,16 +44,23 @@ def test_an_acknowledgement_of_all_replies_leaves_nothing_of_them() -> None:
     assert session.acknowledged == 11
 
 
-def test_a_session_that_never_acknowledges_is_refused_before_it_fills_the_memory() -> None:
+def test_a_request_whose_reply_cannot_be_kept_is_told_why() -> None:
     lab = Lab()
     lab.world("a", rules=policy(1))
     session = lab.core.tables.nodes[("llama", "a")]
-    session.replies.update(dict.fromkeys(range(100, 100 + limits.REPLIES_RECORDED_MAX), Done()))
-    with pytest.raises(Refused, match="not acknowledged"):
-        replies.repeated(lab.core.tables, session, 5_000)
+    replies.acknowledge(lab.core.tables, session, 7)
+    late, many = replies.not_kept(session, 7), replies.not_kept(session, 8)
+    assert (late.code, many.code) == (ErrorCode.MALFORMED, ErrorCode.LIMIT_EXCEEDED)
+    assert "request 7 was acknowledged" in late.message
+    assert (
+        f"{limits.REPLIES_RECORDED_MAX} replies of this session are not acknowledged"
+        in many.message
+    )
 
 
-def test_t14_refusals_that_nothing_bounds_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t14_a_session_that_never_acknowledges_is_refused_and_refusals_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "REPLIES_RECORDED_MAX", 4)
     lab = Lab()
     (a,) = lab.world("a", rules=policy(1))
