@@ -8,11 +8,8 @@ from rdzv_proto.messages import (
     Done,
     Error,
     Heartbeat,
-    KvAppend,
-    KvCas,
     KvCheck,
     KvCount,
-    KvDelete,
     KvGet,
     KvList,
     KvMissing,
@@ -21,7 +18,6 @@ from rdzv_proto.messages import (
     KvNumber,
     KvPage,
     KvSet,
-    KvSwapped,
     KvValue,
     KvValues,
 )
@@ -91,23 +87,6 @@ def test_several_keys_are_set_in_one_step_and_read_in_order() -> None:
     b.ask(ask, 900)
     a.ask(KvMultiSet(fence=a.live_fence(), keys=["x", "y"], values=[b"1", b"2"]))
     assert b.wire.replies(900) == [KvValues(values=[b"2", b"1"])]
-
-
-def test_keys_and_values_of_unequal_number_are_refused() -> None:
-    a, _ = world(Lab(), "a", "b")
-    reply = a.ask(KvMultiSet(fence=a.live_fence(), keys=["x", "y"], values=[b"1"]))
-    assert code(reply) == ErrorCode.MALFORMED
-
-
-def test_s23_a_retried_addition_counts_once_and_gets_the_recorded_reply() -> None:
-    lab = Lab()
-    a, b = world(lab, "a", "b")
-    assert value(a.add("n", 1, request_id=900)) == 1
-    b.add("n", 10)
-    a.lose()
-    a.resume()
-    assert value(a.add("n", 1, request_id=900)) == 1
-    assert value(b.add("n", 0)) == 11
 
 
 def test_s23_an_acknowledged_reply_is_forgotten_and_its_request_refused() -> None:
@@ -343,43 +322,6 @@ def test_b26_generations_leave_nothing_behind() -> None:
         b.join()
     assert lab.run().quota.bytes_used == 0
     assert not lab.core.tables.rounds
-
-
-# --- the other operations ------------------------------------------------------------------------
-
-
-def test_s23_a_retried_append_cas_or_delete_is_done_once() -> None:
-    a, _ = world(Lab(), "a", "b")
-    fence = a.live_fence()
-    append = KvAppend(fence=fence, key="l", value=b"x")
-    assert a.ask(append, 900) == a.ask(append, 900) == KvNumber(value=1, revision=1)
-    cas = KvCas(fence=fence, key="c", value=b"1")
-    assert a.ask(cas, 901) == a.ask(cas, 901) == KvSwapped(swapped=True, value=b"1", revision=2)
-    delete = KvDelete(fence=fence, keys=["l", "c", "no"])
-    assert a.ask(delete, 902) == a.ask(delete, 902) == KvNumber(value=2, revision=3)
-    assert a.ask(KvCount(fence=fence)) == KvNumber(value=0)
-
-
-def test_cas_compares_values_and_says_how_the_key_is() -> None:
-    a, _ = world(Lab(), "a", "b")
-    fence = a.live_fence()
-    missing = KvCas(fence=fence, key="k", expected=b"", value=b"1")
-    assert a.ask(missing) == KvSwapped()
-    assert a.ask(KvCas(fence=fence, key="k", value=b"")) == KvSwapped(
-        swapped=True, value=b"", revision=1
-    )
-    assert a.ask(missing) == KvSwapped(swapped=True, value=b"1", revision=2)
-
-
-def test_s24_cas_and_append_answer_those_who_wait() -> None:
-    lab = Lab()
-    a, b = world(lab, "a", "b")
-    b.get("c", 10, request_id=900)
-    b.get("l", 10, request_id=901)
-    a.ask(KvCas(fence=a.live_fence(), key="c", value=b"1"))
-    a.ask(KvAppend(fence=a.live_fence(), key="l", value=b"2"))
-    assert b.wire.replies(900) == [KvValue(value=b"1", revision=1)]
-    assert b.wire.replies(901) == [KvValue(value=b"2", revision=2)]
 
 
 def test_lists_come_in_pages_bounded_in_rows_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
