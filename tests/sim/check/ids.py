@@ -13,12 +13,17 @@ Id = tuple[int | None, str]
 """Epoch and fingerprint: a server that lost its memory knows of none."""
 
 
+NOT_TAKEN = ("DUPLICATE_ID", "ID_MISMATCH", "UNROUTABLE_ROOT")
+"""Refusals of the id that was offered. Any other failure may come after it was taken and handed out: of a server that
+was killed in between its minter learns only, from the next one, that the communicator failed."""
+
+
 def check(verdict: Verdict, ops: Sequence[Entry]) -> None:
     """Judge the ids that were handed out."""
     had = [op for op in ops if op.known and op.ok and op.result.get("id") is not None]
     minted: dict[Id, list[Entry]] = defaultdict(list)
     for op in ops:
-        if op.args.get("minted") is not None and op.ok is not False:
+        if op.args.get("minted") is not None and op.result.get("error") not in NOT_TAKEN:
             minted[op.epoch, op.args["minted"]].append(op)
     first: dict[Id, Entry] = {}
     by_slot: dict[Slot, list[Entry]] = defaultdict(list)

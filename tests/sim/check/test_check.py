@@ -164,6 +164,8 @@ def _met(client: str, start_s: float, rank: int, **more: Any) -> Entry:
 PAIR = {"members": [0, 2]}
 LATE = {"ok": False, "result": {"error": "BARRIER_TIMEOUT"}}
 BROKEN = {"ok": False, "result": {"error": "BARRIER_BROKEN"}}
+REFUSED_ID: dict[str, Any] = {"ok": False, "result": {"error": "DUPLICATE_ID"}}
+FAILED_ID: dict[str, Any] = {"ok": False, "result": {"error": "ID_FAILED"}}
 STRANGER = {"ok": False, "result": {"error": "NOT_A_MEMBER"}}
 JOINS = [_act("a", "join", 0.0, 0), _act("b", "join", 0.0, 1)]
 
@@ -223,10 +225,33 @@ JOINS = [_act("a", "join", 0.0, 0), _act("b", "join", 0.0, 1)]
         (
             [
                 _act("a", "id", 0.0, key="dp", args={"minted": "x"}),
-                _act("b", "id", 2.0, key="tp", args={"minted": "x"}, ok=False),
+                _act("b", "id", 2.0, key="tp", args={"minted": "x"}, **REFUSED_ID),
                 _act("b", "id", 4.0, key="dp", result={"id": "x"}),
             ],
             "",
+        ),
+        (
+            [
+                _act("a", "id", 0.0, key="dp", args={"minted": "x"}, **REFUSED_ID),
+                _act("b", "id", 4.0, key="tp", args={"minted": "y"}),
+                _act("b", "id", 4.0, key="dp", result={"id": "x"}),
+            ],
+            "S19: .* nobody minted",
+        ),
+        # The server was killed after it had handed the id to some, and before its minter heard of it.
+        (
+            [
+                _act("a", "id", 0.0, key="dp", args={"minted": "x"}, **FAILED_ID),
+                _act("b", "id", 0.5, key="dp", result={"id": "x"}),
+            ],
+            "",
+        ),
+        (
+            [
+                _act("a", "id", 0.0, key="dp", args={"minted": "x"}, **FAILED_ID),
+                _act("b", "id", 0.5, key="tp", result={"id": "x"}),
+            ],
+            "S20: .* minted elsewhere",
         ),
         (
             [
