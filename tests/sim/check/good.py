@@ -124,18 +124,21 @@ class World:
                     made.ok, made.round, made.result = False, None, {"error": "BARRIER_TIMEOUT"}
 
     def _ids(self, members: list[str], begin: float, number: int) -> None:
+        """In the second attempt the server is killed when all have the id but its minter, which learns of a failure."""
         rng = self._rng
         for attempt in range(2):
             base = begin + 0.5 + attempt * 1.5
             value = f"id {next(self._tokens)}"
             for rank, client in enumerate(members):
                 started = base + rng.uniform(0, 0.2)
-                self._entry(
+                made = self._entry(
                     client, "id", "dp", started, base + 0.3 + rng.uniform(0, 0.1),
                     args={"minted": value} if rank == 0 else {},
                     result={"id": value, "attempt": attempt}, generation=number, rank=rank,
                     world=len(members),
                 )  # fmt: skip
+                if attempt == 1 and rank == 0:
+                    made.ok, made.result = False, {"error": "ID_FAILED"}
 
 
 def _serve(pending: list[tuple[float, Entry]]) -> None:
