@@ -112,7 +112,7 @@ def _space(
     tables: Tables, session: Session, fence: Fence | None, *, make: bool
 ) -> tuple[Run, Namespace]:
     """The key space that a request means: of a generation it is in, or of its run. A run that is not
-    there is made only by those who write or wait, so that a wrong name is noticed."""
+    there is made only by those who wait (or write: `key_writes`), so that a wrong name is noticed."""
     if fence is not None:
         run, generation = waits.generation_of(tables, session, fence)
         return run, generation.kv
