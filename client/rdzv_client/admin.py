@@ -64,7 +64,6 @@ class Admin:
             reconnect_timeout_s=timeout_s,
         )
         self._calls = Calls(self._engine)
-        self._engine.start()
         self._engine.wait_connected(None)
         failure = self._engine.session.failure
         if failure is not None:

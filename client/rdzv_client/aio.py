@@ -139,7 +139,6 @@ class AsyncClient:
         self.generation: AsyncGeneration | None = None
         self._engine = Engine.of_node(self.options, server, self.credentials, self._see)
         self._calls = AsyncCalls(self._engine)
-        self._engine.start()
 
     async def join(
         self,

@@ -107,7 +107,7 @@ def _generation(calls: Calls, **fields: Any) -> Generation:
 
 
 class Client:
-    """A node of a run.
+    """A node of a run. It connects when it is first asked for something, and keeps the connection.
 
     Args:
         server: `host:port`, `host`, `[v6]:port`, or several separated by commas; None takes
@@ -126,7 +126,6 @@ class Client:
         self.generation: Generation | None = None
         self._engine = Engine.of_node(self.options, server, self.credentials, self._see)
         self._calls = Calls(self._engine)
-        self._engine.start()
 
     @staticmethod
     def from_env() -> "Worker":
@@ -299,7 +298,6 @@ class Worker:
         )
         self.kv = Kv(calls, None)
         """The keys of the run."""
-        self._engine.start()
         self._engine.wait_connected(None)
         failure = self._engine.session.failure
         if failure is not None:

@@ -103,8 +103,18 @@ class Engine:
         _engines.add(self)
 
     def start(self) -> None:
-        """Begin, once whoever listens is ready: a view may come before this returns."""
-        self._thread.start()
+        """Begin to connect, if that has not begun. What is asked of an engine first begins it, and no earlier: until then
+        the program may still add to its environment, as most do at their start. `getaddrinfo` reads that without a lock
+        on our thread, and dies when it moves meanwhile (setenv(3), "MT-Unsafe"; glibc before 2.41)."""
+        with self._lock:
+            if self._begun or self._stopping:
+                return
+            self.session.reconnect.begin(time.monotonic())
+            self._thread.start()
+
+    @property
+    def _begun(self) -> bool:
+        return self._thread.ident is not None
 
     @classmethod
     def of_node(
@@ -145,6 +155,8 @@ class Engine:
         Raises:
             ValueError: the request is too large for a frame.
         """
+        if not self._begun:
+            self.start()
         with self._lock:
             try:
                 request_id = self.session.request(message)
@@ -172,6 +184,7 @@ class Engine:
 
     def wait_connected(self, timeout_s: float | None) -> bool:
         """Wait for the first welcome, or for the end of the session; True on one of them."""
+        self.start()
         return self.handout.met.wait(timeout_s)
 
     def stop(self, reason: str = "closed by this process") -> None:
@@ -180,7 +193,9 @@ class Engine:
             self._stopping = True
             self.session.close(reason)
         self._wake()
-        if threading.current_thread() is not self._thread:
+        if not self._begun:
+            self._end()
+        elif threading.current_thread() is not self._thread:
             self._thread.join(STOP_S)
             self._hand_out_the_rest(even_if_alive=True)
 
@@ -194,13 +209,16 @@ class Engine:
             log.exception(FAULT, self.run)
             self._give_up(fault)
         finally:
-            with self._lock:
-                self._ended = True
-                self._close_socket()
-            self._hand_out_the_rest()
-            self._selector.close()
-            self._wake_out.close()
-            self._wake_in.close()
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ended = True
+            self._close_socket()
+        self._hand_out_the_rest()
+        self._selector.close()
+        self._wake_out.close()
+        self._wake_in.close()
 
     def _turn_once(self) -> None:
         with self._lock:

@@ -36,7 +36,7 @@ class Reconnect:
     """Plans connection attempts. Pure; times are monotonic seconds.
 
     Args:
-        now: when the client starts.
+        now: when the client is made; see `begin`.
         rng: source of jitter.
         connect_timeout_s: patience before the first contact.
         reconnect_timeout_s: patience after a contact was lost.
@@ -78,6 +78,11 @@ class Reconnect:
     @property
     def _quick(self) -> bool:
         return self._met and self._failures < len(backoff.QUICK_S)
+
+    def begin(self, now: float) -> None:
+        """The first attempt is due, and patience counts from here: a client may be made long before it is used."""
+        self.away_since = self.attempt_at = now
+        self.complain_at = now + COMPLAIN_S
 
     def given_up(self, now: float, where: str, last_error: str) -> Error:
         """What to say when patience has ended."""

@@ -13,7 +13,9 @@ from rdzv_client.blocking import Client, Generation
 class WorkerExport:
     """Environment variables and the token file of one agent's workers.
 
-    The agent's environment is inherited by the workers it starts after `next_rendezvous()`. The file
+    The agent's environment is inherited by the workers it starts after `next_rendezvous()`. Every name is
+    put there when this is made, before the client connects; later only values change, which does not
+    move the environment under a thread that reads it (see `Engine.start`). The file
     is made once and rewritten for each generation, so that nothing but one write stands between a
     formed generation and its workers. It is locked for as long as the agent lives; files whose lock
     is free are those of killed agents, and the next agent of the user removes them.
@@ -31,6 +33,8 @@ class WorkerExport:
                 worker.RUN: client.options.run,
                 worker.NODE_ID: client.options.node_id,
                 worker.TOKEN_FILE: self._path,
+                worker.FENCE: "",  # not in a generation yet
+                worker.LEASE: "",
             }
         )
         # What the agent was told by --rdzv-conf counts for them too; what it was not told does not.

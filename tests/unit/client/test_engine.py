@@ -2,13 +2,19 @@
 
 import socket
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rdzv_client import dial
-from rdzv_client.endpoint import Endpoint
+from rdzv_client.access import Access
+from rdzv_client.credentials import Credentials
+from rdzv_client.endpoint import Endpoint, parse
+from rdzv_client.engine import Engine
 from rdzv_client.tls import Tls
+from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyReply,
@@ -26,11 +32,96 @@ from rdzv_proto.messages import (
     ViewChanged,
 )
 from tests.e2e.kit.wait import until
-from tests.unit.client.driver import JOIN
+from tests.unit.client.driver import HELLO, JOIN
 from tests.unit.client.fake_server import FENCE, PATIENCE_S, FakeServer
 from tests.unit.client.inbox import Inbox, engine_to
 
 GET = KvGet(fence=FENCE, key="k")
+
+
+def new_engine(server: str, connect_timeout_s: float = PATIENCE_S) -> Engine:
+    """One of which nothing was asked yet."""
+    return Engine(
+        HELLO,
+        parse(server),
+        Access(Credentials(), Grant(Scope.JOIN, HELLO.run)),
+        connect_timeout_s=connect_timeout_s,
+        reconnect_timeout_s=PATIENCE_S,
+    )
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda engine: engine.wait_connected(PATIENCE_S),
+        lambda engine: engine.submit(GET, Inbox()),
+        lambda engine: engine.start(),
+    ],
+    ids=["wait_connected", "submit", "start"],
+)
+def test_it_connects_when_it_is_first_asked_for_something_and_once(
+    server: FakeServer, ask: Callable[[Engine], object]
+) -> None:
+    server.values["k"] = b"v"
+    made = new_engine(server.address)
+    try:
+        assert not made._thread.is_alive(), "no thread yet that could look up a name"
+        together(lambda: ask(made), 5)
+        assert made.wait_connected(PATIENCE_S)
+        server.wait_for(HelloNode)
+        assert len(server.peers) == 1
+    finally:
+        made.stop()
+
+
+def together(call: Callable[[], object], times: int) -> None:
+    """Call it on so many threads at once."""
+    threads = [threading.Thread(target=call) for _ in range(times)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+
+def test_patience_counts_from_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = new_engine("127.0.0.1:1", connect_timeout_s=60.0)
+    ahead_s = 3600.0
+    monkeypatch.setattr("rdzv_client.engine.time", Clock(ahead_s))
+    try:
+        made.start()
+        since = made.session.reconnect.away_since
+        assert since >= time.monotonic() + ahead_s - PATIENCE_S
+        assert made.session.reconnect.give_up_at == since + 60.0
+        assert made.session.failure is None
+    finally:
+        made.stop()
+
+
+class Clock:
+    """Of a program that did something else first."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self._ahead_s = ahead_s
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead_s
+
+
+def test_one_that_was_never_asked_ends_without_a_thread_and_fails_what_comes_later(
+    server: FakeServer,
+) -> None:
+    made = new_engine(server.address)
+    made.stop("enough")
+    made.stop()
+    inbox = Inbox()
+    made.submit(GET, inbox)
+    reply = inbox.wait()
+    assert isinstance(reply, Error)
+    assert (reply.code, reply.message) == (ErrorCode.CONNECTION_LOST, "enough")
+    assert made.wait_connected(0)
+    assert made._thread.ident is None
+    assert made._wake_in.fileno() == made._wake_out.fileno() == -1
+    assert server.peers == []
 
 
 def test_a_reply_goes_to_its_callback_once(server: FakeServer) -> None:

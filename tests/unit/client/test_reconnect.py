@@ -35,6 +35,14 @@ def test_the_first_attempt_is_due_at_once_and_patient() -> None:
     assert reconnect.attempt_s == backoff.CONNECT_S
 
 
+def test_one_that_is_used_late_has_all_of_its_patience() -> None:
+    reconnect = new()
+    reconnect.begin(START + 500)
+    assert reconnect.attempt_at == START + 500
+    assert reconnect.give_up_at == START + 560
+    assert reconnect.complain_at == START + 500 + COMPLAIN_S
+
+
 def test_after_a_break_the_quick_attempts_start_at_0_01_03_and_06_seconds() -> None:
     reconnect = met()
     reconnect.broke(START)

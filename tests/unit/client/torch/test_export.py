@@ -72,6 +72,24 @@ def test_a_worker_can_read_what_its_agent_published(
     assert (worker.rank, worker.world_size) == (5, 8)
 
 
+def test_every_variable_is_there_before_the_client_has_a_thread_and_later_only_values_change(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in NAMES:
+        monkeypatch.setenv(name, "to be restored")  # by monkeypatch, when this ends
+        del os.environ[name]
+    with Client(server.address, run="llama") as client:
+        export = WorkerExport(client)
+        there = list(os.environ)
+        assert set(NAMES) <= set(there)
+        assert not client.engine._thread.is_alive()
+        with pytest.raises(ValueError, match="RDZV_FENCE is not set"):
+            WorkerEnvironment.read()
+        export.publish(client.join())
+        assert list(os.environ) == there
+        export.remove()
+
+
 def test_the_token_can_be_read_by_its_user_only_and_is_in_no_variable(
     client: Client, export: WorkerExport
 ) -> None:
