@@ -14,10 +14,9 @@ import socket
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Sequence
 
-from rdzv_client import dial, endpoint, tls
+from rdzv_client import dial, endpoint, forks, tls
 from rdzv_client.access import Access
 from rdzv_client.connection import Connection
 from rdzv_client.credentials import Credentials
@@ -100,17 +99,15 @@ class Engine:
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         self._interest = 0
         self._thread = threading.Thread(target=self._main, name="rdzv", daemon=True)
-        _engines.add(self)
+        forks.tell(self)
 
     def start(self) -> None:
-        """Begin to connect, if that has not begun. What is asked of an engine first begins it, and no earlier: until then
-        the program may still add to its environment, as most do at their start. `getaddrinfo` reads that without a lock
-        on our thread, and dies when it moves meanwhile (setenv(3), "MT-Unsafe"; glibc before 2.41)."""
+        """Begin to connect; what is asked of an engine first does it. Until then a program may add to its environment:
+        `getaddrinfo` reads that on our thread, and dies when it moves (setenv(3): MT-unsafe; glibc before 2.41)."""
         with self._lock:
-            if self._begun or self._stopping:
-                return
-            self.session.reconnect.begin(time.monotonic())
-            self._thread.start()
+            if not (self._begun or self._stopping):
+                self.session.reconnect.begin(time.monotonic())
+                self._thread.start()
 
     @property
     def _begun(self) -> bool:
@@ -216,9 +213,8 @@ class Engine:
             self._ended = True
             self._close_socket()
         self._hand_out_the_rest()
-        self._selector.close()
-        self._wake_out.close()
-        self._wake_in.close()
+        for end in (self._selector, self._wake_out, self._wake_in):
+            end.close()
 
     def _turn_once(self) -> None:
         with self._lock:
@@ -382,15 +378,3 @@ class Engine:
             self._connection.sock.close()  # says nothing: a word of TLS would be the parent's
         for end in (self._wake_in, self._wake_out, self._selector):
             end.close()
-
-
-_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for engine in list(_engines):
-        engine.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

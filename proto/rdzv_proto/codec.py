@@ -50,6 +50,10 @@ _envelopes = msgspec.msgpack.Decoder(Envelope)
 _NUMBER_BYTES = bytes((*[1] * 128, *[0] * 76, 2, 3, 5, 9, *[0] * 48))
 """By its first byte, how long a number from 0 is in msgpack; 0: it is no such number."""
 
+_SHORT = 256
+_LENGTHS = tuple(size.to_bytes(LENGTH_BYTES, "big") for size in range(_SHORT))
+"""What goes before short bodies, which most are."""
+
 _Decoders = dict[str, msgspec.msgpack.Decoder[Any]]
 
 
@@ -92,7 +96,8 @@ class Codec:
         if self._down:
             message = self._lowered(message)
         body = _encode((self.version, request_id, op, message))
-        return len(body).to_bytes(LENGTH_BYTES, "big") + body
+        size = len(body)
+        return (_LENGTHS[size] if size < _SHORT else size.to_bytes(LENGTH_BYTES, "big")) + body
 
     def encode_tail(self, message: Message) -> bytes:
         """What follows the request id in a frame: for one reply to many requests, encoded once."""

@@ -175,7 +175,7 @@ class Coordinator:
             self._reply_among_others(connection, request_id, reply, keep=keep)
             return None
         if keep and session is not None:
-            session.record(request_id, reply)
+            session.replies[request_id] = reply  # as `record`, where nothing is stored
         return reply
 
     def outcome(self) -> list[Effect]:

@@ -19,29 +19,32 @@ from rdzv_proto.messages import (
     KvSet,
     KvSwapped,
 )
-from rdzv_server.core import keys, waits
+from rdzv_server.core import keys
 from rdzv_server.core.durable.saving import OF_GENERATION, OF_RUN
 from rdzv_server.core.kv import Namespace, Wait
 from rdzv_server.core.model import Session
 from rdzv_server.core.refusal import Refused
 from rdzv_server.core.tables import Tables
+from rdzv_server.core.waits import generation_of
 
 
 def put(tables: Tables, session: Session, _request_id: int, ask: KvSet) -> Done:
     """Set a key."""
-    space = _space(tables, session, ask.fence)
+    fence = ask.fence
+    space = _own(tables, session) if fence is None else generation_of(tables, session, fence)[1].kv
     woken = space.put(ask.key, ask.value)
     if woken or tables.saves is not None:
-        _written(tables, session, ask.fence, space, (ask.key,), woken)
+        _written(tables, session, fence, space, (ask.key,), woken)
     return Done(revision=space.revision)
 
 
 def add(tables: Tables, session: Session, _request_id: int, ask: KvAdd) -> KvNumber:
     """Add to a counter; NOT_A_NUMBER if it is none."""
-    space = _space(tables, session, ask.fence)
+    fence = ask.fence
+    space = _own(tables, session) if fence is None else generation_of(tables, session, fence)[1].kv
     total, woken = space.add(ask.key, ask.delta)
     if woken or tables.saves is not None:
-        _written(tables, session, ask.fence, space, (ask.key,), woken)
+        _written(tables, session, fence, space, (ask.key,), woken)
     return KvNumber(value=total, revision=space.revision)
 
 
@@ -80,15 +83,18 @@ def delete(tables: Tables, session: Session, _request_id: int, ask: KvDelete) ->
 
 
 def _space(tables: Tables, session: Session, fence: Fence | None) -> Namespace:
-    """The key space that a write means, of this life of its run."""
-    if fence is not None:
-        return waits.generation_of(tables, session, fence)[1].kv
+    """The key space that a write means. `put` and `add`, which are most of all writes, have this line themselves."""
+    return _own(tables, session) if fence is None else generation_of(tables, session, fence)[1].kv
+
+
+def _own(tables: Tables, session: Session) -> Namespace:
+    """The key space of the run itself, of this life of it."""
     run = tables.use_run(session.run_id)
     keys.begin_life(tables, run)
     return run.kv
 
 
-def _compare_and_set(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait]]:
+def _compare_and_set(space: Namespace, ask: KvCas) -> tuple[KvSwapped, Sequence[Wait]]:
     entry = space.find(ask.key)
     if ask.revision is not None:
         good = ask.revision == (0 if entry is None else entry.revision)
@@ -98,8 +104,8 @@ def _compare_and_set(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait
         woken = space.put(ask.key, ask.value)
         return KvSwapped(swapped=True, value=ask.value, revision=space.revision), woken
     if entry is None:
-        return KvSwapped(), []
-    return KvSwapped(value=entry.value, revision=entry.revision), []
+        return KvSwapped(), ()
+    return KvSwapped(value=entry.value, revision=entry.revision), ()
 
 
 def _written(

@@ -127,7 +127,7 @@ class Namespace:
 
     # --- writing: each returns the waits that it completes, removed ---------------------------
 
-    def put(self, key: str, value: bytes, number: int | None = None) -> list[Wait]:
+    def put(self, key: str, value: bytes, number: int | None = None) -> Sequence[Wait]:
         """Set one key; `number` is what the value says, if it is known to be one.
 
         Raises:
@@ -140,7 +140,7 @@ class Namespace:
             self._take(len(value) - len(old.value), 0)
         self.revision += 1
         self._entries[key] = Entry(value, self.revision, number)
-        return list(self._wake(key)) if self._waits else []
+        return list(self._wake(key)) if self._waits else ()
 
     def set(self, keys: Sequence[str], values: Sequence[bytes]) -> list[Wait]:
         """Set several keys in one change.
@@ -164,7 +164,7 @@ class Namespace:
             entries[key] = Entry(value, self.revision)
         return [wait for key in new for wait in self._wake(key)] if self._waits else []
 
-    def add(self, key: str, delta: int) -> tuple[int, list[Wait]]:
+    def add(self, key: str, delta: int) -> tuple[int, Sequence[Wait]]:
         """Add to a decimal counter; a missing key counts as 0.
 
         Raises:
@@ -184,7 +184,7 @@ class Namespace:
             raise Refused(ErrorCode.NOT_A_NUMBER, f"counter {key!r} would leave 64 bits")
         return total, self.put(key, b"%d" % total, total)
 
-    def append(self, key: str, value: bytes) -> tuple[int, list[Wait]]:
+    def append(self, key: str, value: bytes) -> tuple[int, Sequence[Wait]]:
         """Append to a value; a missing key counts as empty. Returns the new length as well.
 
         Raises:

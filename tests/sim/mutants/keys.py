@@ -1,6 +1,6 @@
 """Mutants of keys, and of replies that must be given again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -62,7 +62,7 @@ def failed_swap_tells_an_old_revision(patch: Patch) -> None:
     """a swap that finds another revision than the one it compares with tells the one before"""
     swap = key_writes._compare_and_set
 
-    def swapping(space: Namespace, ask: KvCas) -> tuple[KvSwapped, list[Wait]]:
+    def swapping(space: Namespace, ask: KvCas) -> tuple[KvSwapped, Sequence[Wait]]:
         reply, woken = swap(space, ask)
         wrong = not reply.swapped and reply.revision > 0
         return (replace(reply, revision=reply.revision - 1) if wrong else reply), woken

@@ -102,6 +102,16 @@ def test_frames_are_what_msgpack_expects(message: Message, payload: dict[str, ob
     assert decode(type(message), pack(request_id, message.op, payload)) == (request_id, message)
 
 
+def test_a_body_of_any_length_has_it_before_it() -> None:
+    lengths = set()
+    for size in (*range(600), *range(65_200, 65_600)):
+        message = KvValue(value=b"v" * size)
+        body = body_of(codec.encode(7, message))
+        assert codec.decode_answer(body) == (7, message)
+        lengths.add(len(body))
+    assert {255, 256, 257, 65_535, 65_536} <= lengths
+
+
 def test_fields_that_were_not_given_are_not_sent() -> None:
     hello = HelloNode(run="llama", node_id="a", name="a", incarnation=bytes(16))
     sent = unpack(body_of(codec.encode(1, hello)))[3]

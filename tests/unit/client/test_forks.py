@@ -52,6 +52,23 @@ client.kv.set("k", "v")
 client.close()
 """
 
+UNUSED = """
+import os, sys
+from rdzv_client import Client
+client = Client(sys.argv[1], run="llama")
+child = os.fork()
+if child == 0:
+    try:
+        client.connect()
+    except Exception as error:
+        os._exit(0 if "belongs to the process" in str(error) else 3)
+    os._exit(4)
+status = os.waitpid(child, 0)[1]
+client.connect()
+client.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
 
 def start(
     code: str, server: FakeServer, environment: dict[str, str] | None = None
@@ -89,3 +106,9 @@ def test_a_forked_child_does_not_end_the_tls_of_its_parent(tmp_path: Path) -> No
         assert parent.wait(PATIENCE_S) == 0
         assert len(server.peers) == 1
         assert len(server.all(KvSet)) == 1
+
+
+def test_a_client_that_was_not_used_before_the_fork_is_the_parents_too() -> None:
+    with FakeServer() as server, start(UNUSED, server) as parent:
+        assert parent.wait(PATIENCE_S) == 0
+        assert len(server.peers) == 1
