@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -18,15 +19,15 @@ from tests.unit.client.driver import HELLO
 from tests.unit.client.fake_server import PATIENCE_S, FakeServer
 
 
-@contextmanager
-def engine_to(
+def new_engine(
     *endpoints: str,
     connect_timeout_s: float = PATIENCE_S,
     reconnect_timeout_s: float = PATIENCE_S,
     on_view: Callable[[View], None] = lambda view: None,
     credentials: Credentials = Credentials(),  # noqa: B008 (frozen)
-) -> Iterator[Engine]:
-    made = Engine(
+) -> Engine:
+    """One of which nothing was asked yet."""
+    return Engine(
         HELLO,
         parse(",".join(endpoints)),
         Access(credentials, Grant(Scope.JOIN, HELLO.run)),
@@ -34,6 +35,12 @@ def engine_to(
         reconnect_timeout_s=reconnect_timeout_s,
         on_view=on_view,
     )
+
+
+@contextmanager
+def engine_to(*endpoints: str, **more: Any) -> Iterator[Engine]:
+    """One that connects, until the end of the block; arguments as of `new_engine`."""
+    made = new_engine(*endpoints, **more)
     made.start()
     try:
         yield made

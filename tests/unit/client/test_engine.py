@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from rdzv_client import dial
-from rdzv_client.access import Access
-from rdzv_client.credentials import Credentials
-from rdzv_client.endpoint import Endpoint, parse
+from rdzv_client.endpoint import Endpoint
 from rdzv_client.engine import Engine
 from rdzv_client.tls import Tls
-from rdzv_proto.auth import Grant, Scope
 from rdzv_proto.errors import ErrorCode
 from rdzv_proto.messages import (
     AnyReply,
@@ -32,22 +29,11 @@ from rdzv_proto.messages import (
     ViewChanged,
 )
 from tests.e2e.kit.wait import until
-from tests.unit.client.driver import HELLO, JOIN
+from tests.unit.client.driver import JOIN
 from tests.unit.client.fake_server import FENCE, PATIENCE_S, FakeServer
-from tests.unit.client.inbox import Inbox, engine_to
+from tests.unit.client.inbox import Inbox, engine_to, new_engine
 
 GET = KvGet(fence=FENCE, key="k")
-
-
-def new_engine(server: str, connect_timeout_s: float = PATIENCE_S) -> Engine:
-    """One of which nothing was asked yet."""
-    return Engine(
-        HELLO,
-        parse(server),
-        Access(Credentials(), Grant(Scope.JOIN, HELLO.run)),
-        connect_timeout_s=connect_timeout_s,
-        reconnect_timeout_s=PATIENCE_S,
-    )
 
 
 @pytest.mark.parametrize(
@@ -191,11 +177,7 @@ def test_stop_fails_what_is_pending_closes_the_connection_and_ends_the_thread(
 def test_stop_may_be_called_again_and_by_several_threads(server: FakeServer) -> None:
     with engine_to(server.address) as made:
         made.wait_connected(PATIENCE_S)
-        threads = [threading.Thread(target=made.stop) for _ in range(5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
+        together(made.stop, 5)
         made.stop()
         assert not made._thread.is_alive()
 

@@ -22,7 +22,7 @@ class Environment(UserDict[str, str]):
     """Variables that get no new name while a thread of ours runs, which may look up a host.
 
     `getaddrinfo` walks the C library's environment without a lock, and a new name moves it: an agent
-    died of that once in some thousands of starts (glibc before 2.41).
+    died of that (glibc before 2.41).
     """
 
     def __setitem__(self, name: str, value: str) -> None:
